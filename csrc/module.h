@@ -1,0 +1,9 @@
+// Each kernel family registers its functions with the module through one of these.
+#pragma once
+#include <nanobind/nanobind.h>
+
+namespace pelton {
+void register_attention(nanobind::module_& m);
+void register_linear(nanobind::module_& m);
+void register_elementwise(nanobind::module_& m);
+}  // namespace pelton

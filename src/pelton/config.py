@@ -1,0 +1,249 @@
+"""EngineConfig: everything a user can set. Flags, help text, docs and the configuration file come from its fields."""
+
+import dataclasses
+import logging
+import math
+import os
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pelton.model_config import BYTES_BY_DTYPE, ModelInfo
+
+logger = logging.getLogger(__name__)
+
+MIN_PAGE_SIZE = 16  # the CPU kernel takes 16 keys at a time
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def setting(
+    default: Any,  # noqa: ANN401 (any JSON value)
+    help: str,
+    *,
+    group: str,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] | None = None,
+    aliases: tuple[str, ...] = (),
+    size: bool = False,
+    positional: bool = False,
+) -> Any:  # noqa: ANN401 (dataclasses.field is untyped in the same way)
+    """A field of EngineConfig with what its flag, help text and range check need.
+
+    `size` fields accept "4G", "512M" or bytes. `aliases` are further flag names, without dashes.
+    """
+    metadata = {
+        "help": help,
+        "group": group,
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": choices,
+        "aliases": aliases,
+        "size": size,
+        "positional": positional,
+    }
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Settings of engine and server. None means "auto": `resolve()` chooses a value and logs it.
+
+    Raises:
+        ValueError: a value is out of range or contradicts another; the message names the setting and the fix.
+    """
+
+    model: str | None = setting(
+        None,
+        "GGUF file, safetensors directory or Hugging Face id; the embedded SmolLM2-135M-Instruct by default",
+        group="model",
+        positional=True,
+    )
+    revision: str | None = setting(None, "branch, tag or commit of a Hugging Face id", group="model")
+    download_dir: str | None = setting(None, "folder for downloads; the Hugging Face cache by default", group="model")
+    served_model_name: str | None = setting(None, "name in the API; derived from the model by default", group="model")
+    chat_template: str | None = setting(None, "file with a Jinja chat template that replaces the model's", group="model")
+    dtype: str = setting(
+        "auto",
+        "arithmetic and dense weights: bfloat16 where the CPU multiplies in it, else float32",
+        group="model",
+        choices=("auto", "bfloat16", "float32"),
+    )
+    max_model_len: int | None = setting(
+        None, "longest prompt plus output, in tokens; the trained context by default", group="model", minimum=1
+    )
+    seed: int = setting(0, "base of the seeds drawn for requests without one", group="model", minimum=0)
+
+    device: str = setting("auto", "where the model runs", group="engine", choices=("auto", "cpu"))
+    num_threads: int | None = setting(None, "CPU threads of the engine; all cores by default", group="engine", minimum=1)
+    max_num_seqs: int = setting(256, "requests that run at once", group="engine", minimum=1, maximum=65536)
+    max_num_batched_tokens: int | None = setting(
+        None, "token budget of one step; a larger one favours throughput over latency", group="engine", minimum=1
+    )
+    page_size: int = setting(
+        16, "tokens of one KV page, a multiple of 16", group="engine", minimum=MIN_PAGE_SIZE, aliases=("block-size",)
+    )
+    kv_cache_memory: int | None = setting(
+        None,
+        "KV cache size in bytes (or 4G, 512M); what the running requests can need, within half of free memory, by default",
+        group="engine",
+        minimum=1,
+        size=True,
+        aliases=("kv-cache-memory-bytes",),
+    )
+    kv_cache_dtype: str = setting(
+        "auto", "type of cached keys and values; the model's by default", group="engine", choices=("auto", "bfloat16", "float32")
+    )
+    enable_prefix_caching: bool = setting(True, "reuse the KV pages of shared prompt prefixes", group="engine")
+
+    host: str = setting("127.0.0.1", "address to listen on", group="server")
+    port: int = setting(8000, "port to listen on", group="server", minimum=1, maximum=65535)
+    uds: str | None = setting(None, "Unix socket to listen on instead of host and port", group="server")
+    api_key: tuple[str, ...] = setting((), "key that clients must send; may be given more than once", group="server")
+    max_queue: int = setting(
+        4096, "waiting requests beyond which new ones get a 429", group="server", minimum=1, aliases=("max-waiting",)
+    )
+    shutdown_timeout: float = setting(
+        30.0, "seconds that running requests get after SIGTERM; 0 aborts them", group="server", minimum=0
+    )
+    stuck_after: float = setting(
+        60.0, "seconds without a step, with work at hand, after which /health says 503", group="server", minimum=1
+    )
+    vllm_metrics: bool = setting(True, "also serve the metrics under vLLM's names", group="server")
+    log_level: str = setting("info", "how much to log", group="server", choices=("debug", "info", "warning", "error"))
+
+    def __post_init__(self) -> None:
+        for spec in dataclasses.fields(self):
+            check_setting(spec, getattr(self, spec.name))
+        if self.page_size % MIN_PAGE_SIZE:
+            raise ValueError(f"page_size must be a multiple of {MIN_PAGE_SIZE}, got {self.page_size}")
+        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < 1:
+            raise ValueError("max_num_batched_tokens must be at least 1")
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> "EngineConfig":
+        """Build from parsed JSON or TOML. Dashes and underscores are the same; unknown keys raise ValueError."""
+        known = {spec.name: spec for spec in dataclasses.fields(cls)}
+        settings: dict[str, Any] = {}
+        for key, value in values.items():
+            name = key.replace("-", "_")
+            if name not in known:
+                raise ValueError(f"unknown setting {key!r}; the settings are: {', '.join(sorted(known))}")
+            settings[name] = parse_setting(known[name], value)
+        return cls(**settings)
+
+
+def resolve(config: EngineConfig, info: ModelInfo) -> EngineConfig:
+    """Replace every "auto" by a value, log each choice, and refuse what cannot work.
+
+    Raises:
+        ValueError: the KV cache cannot hold one request of max_model_len; names what would fit.
+    """
+    dtype = config.dtype if config.dtype != "auto" else ("bfloat16" if cpu_multiplies_bfloat16() else "float32")
+    kv_cache_dtype = config.kv_cache_dtype if config.kv_cache_dtype != "auto" else dtype
+    max_model_len = config.max_model_len or info.max_position_embeddings
+    if max_model_len > info.max_position_embeddings:
+        raise ValueError(
+            f"max_model_len {max_model_len} is above the model's trained context of {info.max_position_embeddings}; "
+            f"set --max-model-len {info.max_position_embeddings} or less"
+        )
+    page_bytes = info.kv_bytes_per_token(kv_cache_dtype) * config.page_size
+    pages_per_request = math.ceil(max_model_len / config.page_size)
+    memory = config.kv_cache_memory
+    if memory is None:
+        memory = min(config.max_num_seqs * pages_per_request * page_bytes, available_memory() // 2)
+    num_pages = memory // page_bytes
+    if num_pages < pages_per_request:
+        fits = num_pages * config.page_size
+        raise ValueError(
+            f"kv_cache_memory of {memory} bytes holds {fits} tokens at {page_bytes // config.page_size} bytes a token, "
+            f"fewer than max_model_len {max_model_len}; set --max-model-len {fits} or less, "
+            f"or --kv-cache-memory {pages_per_request * page_bytes} or more"
+        )
+    resolved = dataclasses.replace(
+        config,
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        max_model_len=max_model_len,
+        device="cpu" if config.device == "auto" else config.device,
+        num_threads=config.num_threads or len(os.sched_getaffinity(0)),
+        max_num_batched_tokens=config.max_num_batched_tokens or 512,
+        kv_cache_memory=num_pages * page_bytes,
+    )
+    for spec in dataclasses.fields(config):
+        if getattr(config, spec.name) != getattr(resolved, spec.name):
+            logger.info("%s: %s (chosen)", spec.name, getattr(resolved, spec.name))
+    return resolved
+
+
+def parse_setting(spec: "dataclasses.Field[Any]", value: Any) -> Any:  # noqa: ANN401 (any JSON value)
+    """Turn a flag's string or a configuration file's value into the field's type; ValueError names the setting."""
+    if value is None:
+        return None
+    if spec.metadata["size"] and isinstance(value, str):
+        return parse_size(spec.name, value)
+    target = field_type(spec)
+    try:
+        if target is bool and isinstance(value, str):
+            return {"true": True, "false": False}[value.lower()]
+        if target is tuple:
+            return (value,) if isinstance(value, str) else tuple(str(item) for item in value)
+        if target is int and isinstance(value, float) and not value.is_integer():
+            raise ValueError
+        return target(value)
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"{spec.name} must be of type {target.__name__}, got {value!r}") from None
+
+
+def parse_size(name: str, text: str) -> int:
+    """Bytes from "4G", "512MiB" or "1048576"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if match is None:
+        raise ValueError(f"{name} must be a size such as 4G, 512M or a number of bytes, got {text!r}")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def field_type(spec: "dataclasses.Field[Any]") -> type:
+    """The scalar type of a field: `int` for `int | None`, `tuple` for `tuple[str, ...]`."""
+    hint = typing.get_type_hints(EngineConfig)[spec.name]
+    if isinstance(hint, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    return typing.get_origin(hint) or hint
+
+
+def check_setting(spec: "dataclasses.Field[Any]", value: Any) -> None:  # noqa: ANN401 (any field's value)
+    """Range and choice check of one field; ValueError names the setting."""
+    if value is None:
+        return
+    choices, low, high = spec.metadata["choices"], spec.metadata["minimum"], spec.metadata["maximum"]
+    if choices is not None and value not in choices:
+        raise ValueError(f"{spec.name} must be one of {', '.join(choices)}, got {value!r}")
+    if low is not None and not value >= low:
+        raise ValueError(f"{spec.name} must be at least {low}, got {value}")
+    if high is not None and not value <= high:
+        raise ValueError(f"{spec.name} must be at most {high}, got {value}")
+
+
+def cpu_multiplies_bfloat16() -> bool:
+    """Whether /proc/cpuinfo reports AVX512_BF16 or AMX_BF16."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def available_memory() -> int:
+    """Bytes of memory free for use now, within the cgroup's limit where there is one."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(fields["MemAvailable"].split()[0]) * 1024
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):  # no cgroup v2, or "max"
+        return available
+    return min(available, max(limit - used, 0))

@@ -1,0 +1,1 @@
+"""What a weight is and how it is stored."""

@@ -1,0 +1,1 @@
+"""Fast kernels, one package per kind of device."""

@@ -1,0 +1,1 @@
+"""Binding of the C++ kernels in csrc."""

@@ -1,0 +1,1 @@
+"""The shared layers that models are made of."""

@@ -1,0 +1,1 @@
+"""Typed operations: a torch reference and the fast kernels behind it."""

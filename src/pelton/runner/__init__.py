@@ -1,0 +1,1 @@
+"""From a Plan to tokens: batches, the KV cache, sampling."""

@@ -1,0 +1,1 @@
+"""The scheduling core: integers only, no torch."""

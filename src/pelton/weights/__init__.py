@@ -1,0 +1,1 @@
+"""Checkpoints on disk and how they get into a model."""
