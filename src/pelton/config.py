@@ -66,7 +66,9 @@ class EngineConfig:
     revision: str | None = setting(None, "branch, tag or commit of a Hugging Face id", group="model")
     download_dir: str | None = setting(None, "folder for downloads; the Hugging Face cache by default", group="model")
     served_model_name: str | None = setting(None, "name in the API; derived from the model by default", group="model")
-    chat_template: str | None = setting(None, "file with a Jinja chat template that replaces the model's", group="model")
+    chat_template: str | None = setting(
+        None, "file with a Jinja chat template that replaces the model's", group="model"
+    )
     dtype: str = setting(
         "auto",
         "arithmetic and dense weights: bfloat16 where the CPU multiplies in it, else float32",
@@ -79,7 +81,9 @@ class EngineConfig:
     seed: int = setting(0, "base of the seeds drawn for requests without one", group="model", minimum=0)
 
     device: str = setting("auto", "where the model runs", group="engine", choices=("auto", "cpu"))
-    num_threads: int | None = setting(None, "CPU threads of the engine; all cores by default", group="engine", minimum=1)
+    num_threads: int | None = setting(
+        None, "CPU threads of the engine; all cores by default", group="engine", minimum=1
+    )
     max_num_seqs: int = setting(256, "requests that run at once", group="engine", minimum=1, maximum=65536)
     max_num_batched_tokens: int | None = setting(
         None, "token budget of one step; a larger one favours throughput over latency", group="engine", minimum=1
@@ -96,7 +100,10 @@ class EngineConfig:
         aliases=("kv-cache-memory-bytes",),
     )
     kv_cache_dtype: str = setting(
-        "auto", "type of cached keys and values; the model's by default", group="engine", choices=("auto", "bfloat16", "float32")
+        "auto",
+        "type of cached keys and values; the model's by default",
+        group="engine",
+        choices=("auto", "bfloat16", "float32"),
     )
     enable_prefix_caching: bool = setting(True, "reuse the KV pages of shared prompt prefixes", group="engine")
 

@@ -70,7 +70,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             if not math.isfinite(bias):
                 raise RequestError(f"logit_bias: the value of token {token} must be finite", param="logit_bias")
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
-            raise RequestError("allowed_token_ids: an empty list allows no token; leave it out", param="allowed_token_ids")
+            raise RequestError(
+                "allowed_token_ids: an empty list allows no token; leave it out", param="allowed_token_ids"
+            )
 
     @property
     def greedy(self) -> bool:
