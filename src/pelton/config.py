@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pelton.model_config import BYTES_BY_DTYPE, ModelInfo
+from pelton.model_config import ModelInfo
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class EngineConfig:
     )
     kv_cache_memory: int | None = setting(
         None,
-        "KV cache size in bytes (or 4G, 512M); what the running requests can need, within half of free memory, by default",
+        "KV cache size in bytes (or 4G, 512M); by default what the running requests can need, within half of free memory",
         group="engine",
         minimum=1,
         size=True,

@@ -23,7 +23,7 @@ class RequestError(ValueError):
         self.code = code or _TYPE_BY_STATUS.get(self.status, "invalid_request_error")
 
 
-class EngineDead(RuntimeError):
+class EngineDeadError(RuntimeError):
     """The engine process is gone; its requests cannot be finished."""
 
 

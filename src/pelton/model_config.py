@@ -37,7 +37,7 @@ class ModelInfo:
     torch_dtype: str = "bfloat16"
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def kv_bytes_per_token(self, dtype: str) -> int:
         """Bytes of keys and values of one token over all layers."""

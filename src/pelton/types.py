@@ -163,6 +163,22 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
 
 
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client of the engine sees of one choice: the text that became certain, and the tokens behind it.
+
+    `text` may lag behind `token_ids` (a partial character, a possible stop string) and is complete with the last delta,
+    the one that has a finish_reason. `logprobs` are aligned with `token_ids`. `stop_reason` is the stop string or stop
+    token id, None for end-of-sequence. A failed request raises instead: finish_reason is never "error" here.
+    """
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    num_cached_tokens: int = 0
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Gauges of now and counters since the engine started. Tokens and pages are counts, times are seconds."""
 
