@@ -1,0 +1,56 @@
+"""Request: the only mutable per-request state. The scheduler owns it."""
+
+from dataclasses import dataclass, field
+
+from pelton.types import FinishReason, SamplingParams
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Counters, not phases: whatever is left to do follows from "num_computed must catch up with num_total".
+
+    `token_ids` is the prompt, then every sampled token that the host has seen. `salt` separates prefix caches.
+    `max_tokens` is already clamped to the model's context.
+    """
+
+    id: int
+    token_ids: list[int]
+    params: SamplingParams
+    max_tokens: int
+    priority: int = 0
+    salt: bytes = b""
+
+    num_prompt: int = field(init=False)
+    order: tuple[int, int] = (0, 0)  # (priority, arrival): smaller runs first, larger is preempted first
+    pages: tuple[int, ...] = ()
+    page_keys: list[bytes] = field(default_factory=list[bytes])  # prefix keys of the leading full pages
+    num_published: int = 0  # leading pages already entered into the prefix index
+    num_computed: int = 0  # positions covered by launched steps
+    num_pending: int = 0  # tokens sampled on the device, not yet seen by the host
+    num_inflight: int = 0  # launched steps not yet committed
+    num_cached: int = 0  # prompt tokens found in the prefix cache at first admission
+    num_preemptions: int = 0
+    is_announced: bool = False  # the runner knows it
+    finish_reason: FinishReason | None = None
+
+    def __post_init__(self) -> None:
+        self.num_prompt = len(self.token_ids)
+
+    @property
+    def num_total(self) -> int:
+        """Positions that exist: prompt, seen output, and output still on the device."""
+        return len(self.token_ids) + self.num_pending
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - self.num_prompt
+
+    @property
+    def num_missing(self) -> int:
+        """Positions that exist and are not computed: 1 while decoding."""
+        return self.num_total - self.num_computed
+
+    @property
+    def wants_step(self) -> bool:
+        has_sampled_all = self.num_total - self.num_prompt >= self.max_tokens
+        return self.finish_reason is None and self.num_missing > 0 and not has_sampled_all
