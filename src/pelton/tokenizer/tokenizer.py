@@ -1,0 +1,211 @@
+"""Tokenizer: text to token ids and back, from a Hugging Face directory or from the metadata of a GGUF file."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken
+
+from pelton.errors import RequestError
+from pelton.tokenizer.gguf import GgufVocabulary, build_backend, gguf_chat_templates
+from pelton.tokenizer.pieces import Pieces
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """What a checkpoint says of its tokens beside the vocabulary. Templates are by name; "default" is the usual one."""
+
+    bos_token: str | None = None
+    eos_token: str | None = None
+    eos_token_ids: tuple[int, ...] = ()  # every id that ends a sequence, the eos token's included
+    chat_templates: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Tokenizer:
+    """A vocabulary with its rules.
+
+    Decoding joins the bytes of the tokens and reads them as UTF-8: each maximal invalid part becomes one U+FFFD. Where
+    the bytes are valid this is what the `tokenizers` library gives; where they are not, that library's rule for
+    byte-fallback vocabularies depends on the tokens that follow and cannot be streamed.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, special: SpecialTokens) -> None:
+        backend.no_truncation()  # a tokenizer.json may carry both from training
+        backend.no_padding()
+        _add_missing_special_tokens(backend, (special.bos_token, special.eos_token))
+        added = backend.get_added_tokens_decoder()
+        self._backend = backend
+        self._pieces = Pieces.of(backend)
+        self._chat_templates = dict(special.chat_templates)
+        self.bos_token = special.bos_token
+        self.eos_token = special.eos_token
+        self.bos_token_id = None if special.bos_token is None else backend.token_to_id(special.bos_token)
+        self.eos_token_ids = special.eos_token_ids
+        self.special_ids = frozenset(
+            {token_id for token_id, token in added.items() if token.special}
+            | set(special.eos_token_ids)
+            | ({self.bos_token_id} - {None})
+        )
+        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+
+    @classmethod
+    def from_directory(cls, path: Path) -> "Tokenizer":
+        """Read tokenizer.json and the small files beside it.
+
+        The post-processor of tokenizer.json decides which special tokens `encode` adds.
+
+        Raises:
+            ValueError: tokenizer.json is missing, unreadable, or of a kind that no text generator uses.
+        """
+        file = path / "tokenizer.json"
+        if not file.is_file():
+            hint = ""
+            if (path / "tokenizer.model").is_file():
+                hint = "; tokenizer.model alone (sentencepiece) is not supported yet, convert it with transformers"
+            raise ValueError(f"no tokenizer.json in {path}{hint}")
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises bare Exception
+            raise ValueError(f"cannot read {file}: {error}") from error
+        return cls(backend, _directory_special_tokens(path, backend))
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> "Tokenizer":
+        """Build from the tokenizer.* keys of a GGUF file.
+
+        Raises:
+            ValueError: a key is missing, or the kind of vocabulary or its pre-tokenizer is not supported.
+        """
+        vocabulary = GgufVocabulary.from_metadata(metadata)
+        special = SpecialTokens(
+            bos_token=vocabulary.bos_token,
+            eos_token=vocabulary.eos_token,
+            eos_token_ids=vocabulary.eos_token_ids,
+            chat_templates=gguf_chat_templates(metadata),
+        )
+        return cls(build_backend(vocabulary), special)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The model's own default template (Jinja source)."""
+        return self._chat_templates.get("default")
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text. Special tokens spelled in the text become those tokens.
+
+        `add_special_tokens` adds what the model wants around a prompt, usually BOS. A text that already begins with
+        BOS does not get a second one.
+
+        Raises:
+            RequestError: the text has a lone surrogate, which is no Unicode text.
+        """
+        try:
+            ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError as error:
+            raise _unicode_error([text], error) from error
+        return self._without_second_bos(ids) if add_special_tokens else ids
+
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
+        """`encode` of each text, over several threads."""
+        try:
+            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        except TypeError as error:
+            raise _unicode_error(texts, error) from error
+        return [self._without_second_bos(each.ids) if add_special_tokens else each.ids for each in encodings]
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True, continuation: bool = False) -> str:
+        """Text of token ids; ids outside the vocabulary stand for nothing.
+
+        sentencepiece vocabularies put a space before the first word; it is dropped here unless the ids are a
+        `continuation` of earlier ones.
+        """
+        skipped = self.special_ids if skip_special_tokens else frozenset[int]()
+        data = b"".join([self.token_bytes(token_id) for token_id in ids if token_id not in skipped])
+        if self._pieces.prefix_space and not continuation:
+            data = data.removeprefix(b" ")
+        return data.decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The exact bytes that a token stands for: maybe part of a character; for special tokens their text."""
+        return self._pieces.bytes_of(token_id)
+
+    def token_text(self, token_id: int) -> str:
+        """The token's bytes as text, U+FFFD for parts of characters: how OpenAI shows the tokens of logprobs."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def _without_second_bos(self, ids: list[int]) -> list[int]:
+        twice = len(ids) > 1 and ids[0] == ids[1] == self.bos_token_id
+        return ids[1:] if twice else ids
+
+
+def _add_missing_special_tokens(backend: tokenizers.Tokenizer, tokens: Iterable[str | None]) -> None:
+    """Make bos and eos parse as special tokens where the vocabulary lists them as ordinary ones."""
+    added = {token.content for token in backend.get_added_tokens_decoder().values()}
+    for token in tokens:
+        if token is None or token in added:
+            continue
+        if backend.token_to_id(token) is None:
+            raise ValueError(f"the tokenizer's configuration names {token!r}, which its vocabulary lacks")
+        backend.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+
+
+def _unicode_error(texts: Iterable[str], error: TypeError) -> Exception:
+    """What to raise after the library refused a string: lone surrogates are the one reason a client can cause."""
+    for text in texts:
+        for index, char in enumerate(text):
+            if "\ud800" <= char <= "\udfff":
+                return RequestError(
+                    f"the text has a lone surrogate (U+{ord(char):04X}) at character {index}; send valid Unicode"
+                )
+    return error
+
+
+def _directory_special_tokens(path: Path, backend: tokenizers.Tokenizer) -> SpecialTokens:
+    names = _read_json(path / "special_tokens_map.json") | _read_json(path / "tokenizer_config.json")
+    eos_token = _token_content(names.get("eos_token"))
+    eos_ids: list[int] = []
+    if eos_token is not None and (eos_id := backend.token_to_id(eos_token)) is not None:
+        eos_ids.append(eos_id)
+    # Instruct models end a turn with other tokens than eos; generation_config.json lists them all.
+    stated = _read_json(path / "generation_config.json").get("eos_token_id")
+    eos_ids += [stated] if isinstance(stated, int) else stated or []
+    return SpecialTokens(
+        bos_token=_token_content(names.get("bos_token")),
+        eos_token=eos_token,
+        eos_token_ids=tuple(dict.fromkeys(eos_ids)),
+        chat_templates=_directory_chat_templates(path, names.get("chat_template")),
+    )
+
+
+def _directory_chat_templates(path: Path, configured: Any) -> dict[str, str]:  # noqa: ANN401 (JSON)
+    """Templates by name: those of tokenizer_config.json (a string or a list), then the newer separate files."""
+    templates: dict[str, str] = {}
+    if isinstance(configured, str):
+        templates["default"] = configured
+    elif isinstance(configured, list):
+        templates |= {entry["name"]: entry["template"] for entry in configured}
+    for file in sorted((path / "additional_chat_templates").glob("*.jinja")):
+        templates[file.stem] = file.read_text(encoding="utf-8")
+    main = path / "chat_template.jinja"
+    if main.is_file():
+        templates["default"] = main.read_text(encoding="utf-8")
+    return templates
+
+
+def _token_content(value: Any) -> str | None:  # noqa: ANN401 (JSON)
+    """A token is written as a string or as an object with its `content`."""
+    if isinstance(value, dict):
+        return value["content"]
+    return value or None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
