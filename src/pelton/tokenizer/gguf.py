@@ -261,7 +261,8 @@ def _add_tokens(backend: tokenizers.Tokenizer, vocabulary: GgufVocabulary) -> No
     """Control and user-defined entries are found in the text as they are, before anything else."""
     for kinds, special in (((_CONTROL, _UNKNOWN), True), ((_USER_DEFINED,), False)):
         texts = [vocabulary.tokens[token_id] for token_id in vocabulary.ids_of(*kinds)]
-        backend.add_tokens([AddedToken(text, special=special, normalized=False) for text in texts])
+        added = [AddedToken(text, special=special, normalized=False) for text in texts]
+        backend.add_tokens(added)  # pyright: ignore[reportUnknownMemberType] (untyped list)
 
 
 def _add_post_processor(backend: tokenizers.Tokenizer, vocabulary: GgufVocabulary, *, add_bos: bool) -> None:

@@ -1,8 +1,6 @@
 """Tokenizer: text to token ids and back, from a Hugging Face directory or from the metadata of a GGUF file."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +8,10 @@ import tokenizers
 from tokenizers import AddedToken
 
 from pelton.errors import RequestError
+from pelton.tokenizer.directory import load_backend, load_special_tokens
 from pelton.tokenizer.gguf import GgufVocabulary, build_backend, gguf_chat_templates
 from pelton.tokenizer.pieces import Pieces
-
-
-@dataclass(frozen=True, slots=True)
-class SpecialTokens:
-    """What a checkpoint says of its tokens beside the vocabulary. Templates are by name; "default" is the usual one."""
-
-    bos_token: str | None = None
-    eos_token: str | None = None
-    eos_token_ids: tuple[int, ...] = ()  # every id that ends a sequence, the eos token's included
-    chat_templates: Mapping[str, str] = field(default_factory=dict[str, str])
+from pelton.tokenizer.special import SpecialTokens
 
 
 class Tokenizer:
@@ -35,7 +25,8 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer, special: SpecialTokens) -> None:
         backend.no_truncation()  # a tokenizer.json may carry both from training
         backend.no_padding()
-        _add_missing_special_tokens(backend, (special.bos_token, special.eos_token))
+        named = [token for token in (special.bos_token, special.eos_token) if token is not None]
+        _add_missing_special_tokens(backend, named)
         added = backend.get_added_tokens_decoder()
         self._backend = backend
         self._pieces = Pieces.of(backend)
@@ -45,9 +36,7 @@ class Tokenizer:
         self.bos_token_id = None if special.bos_token is None else backend.token_to_id(special.bos_token)
         self.eos_token_ids = special.eos_token_ids
         self.special_ids = frozenset(
-            {token_id for token_id, token in added.items() if token.special}
-            | set(special.eos_token_ids)
-            | ({self.bos_token_id} - {None})
+            token_id for token_id, token in added.items() if token.special or token.content in named
         )
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
 
@@ -60,17 +49,8 @@ class Tokenizer:
         Raises:
             ValueError: tokenizer.json is missing, unreadable, or of a kind that no text generator uses.
         """
-        file = path / "tokenizer.json"
-        if not file.is_file():
-            hint = ""
-            if (path / "tokenizer.model").is_file():
-                hint = "; tokenizer.model alone (sentencepiece) is not supported yet, convert it with transformers"
-            raise ValueError(f"no tokenizer.json in {path}{hint}")
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises bare Exception
-            raise ValueError(f"cannot read {file}: {error}") from error
-        return cls(backend, _directory_special_tokens(path, backend))
+        backend = load_backend(path)
+        return cls(backend, load_special_tokens(path, backend))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> "Tokenizer":
@@ -141,15 +121,16 @@ class Tokenizer:
         return ids[1:] if twice else ids
 
 
-def _add_missing_special_tokens(backend: tokenizers.Tokenizer, tokens: Iterable[str | None]) -> None:
+def _add_missing_special_tokens(backend: tokenizers.Tokenizer, tokens: Iterable[str]) -> None:
     """Make bos and eos parse as special tokens where the vocabulary lists them as ordinary ones."""
     added = {token.content for token in backend.get_added_tokens_decoder().values()}
     for token in tokens:
-        if token is None or token in added:
+        if token in added:
             continue
         if backend.token_to_id(token) is None:
             raise ValueError(f"the tokenizer's configuration names {token!r}, which its vocabulary lacks")
-        backend.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+        added_token = AddedToken(token, special=True, normalized=False)
+        backend.add_special_tokens([added_token])  # pyright: ignore[reportUnknownMemberType] (untyped list)
 
 
 def _unicode_error(texts: Iterable[str], error: TypeError) -> Exception:
@@ -161,51 +142,3 @@ def _unicode_error(texts: Iterable[str], error: TypeError) -> Exception:
                     f"the text has a lone surrogate (U+{ord(char):04X}) at character {index}; send valid Unicode"
                 )
     return error
-
-
-def _directory_special_tokens(path: Path, backend: tokenizers.Tokenizer) -> SpecialTokens:
-    names = _read_json(path / "special_tokens_map.json") | _read_json(path / "tokenizer_config.json")
-    eos_token = _token_content(names.get("eos_token"))
-    eos_ids: list[int] = []
-    if eos_token is not None and (eos_id := backend.token_to_id(eos_token)) is not None:
-        eos_ids.append(eos_id)
-    # Instruct models end a turn with other tokens than eos; generation_config.json lists them all.
-    stated = _read_json(path / "generation_config.json").get("eos_token_id")
-    eos_ids += [stated] if isinstance(stated, int) else stated or []
-    return SpecialTokens(
-        bos_token=_token_content(names.get("bos_token")),
-        eos_token=eos_token,
-        eos_token_ids=tuple(dict.fromkeys(eos_ids)),
-        chat_templates=_directory_chat_templates(path, names.get("chat_template")),
-    )
-
-
-def _directory_chat_templates(path: Path, configured: Any) -> dict[str, str]:  # noqa: ANN401 (JSON)
-    """Templates by name: those of tokenizer_config.json (a string or a list), then the newer separate files."""
-    templates: dict[str, str] = {}
-    if isinstance(configured, str):
-        templates["default"] = configured
-    elif isinstance(configured, list):
-        templates |= {entry["name"]: entry["template"] for entry in configured}
-    for file in sorted((path / "additional_chat_templates").glob("*.jinja")):
-        templates[file.stem] = file.read_text(encoding="utf-8")
-    main = path / "chat_template.jinja"
-    if main.is_file():
-        templates["default"] = main.read_text(encoding="utf-8")
-    return templates
-
-
-def _token_content(value: Any) -> str | None:  # noqa: ANN401 (JSON)
-    """A token is written as a string or as an object with its `content`."""
-    if isinstance(value, dict):
-        return value["content"]
-    return value or None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"cannot read {path}: {error}") from error
