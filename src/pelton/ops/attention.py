@@ -1,0 +1,101 @@
+"""Paged attention over a step's rows, prefill and decode alike.
+
+R rows, T packed tokens, H query heads, K KV heads (H is a multiple), D head size, P pages, S tokens of a page.
+"""
+
+import torch
+from torch import Tensor
+
+from pelton.kernels.cpu import extension
+from pelton.ops.kv import ELEMENT_TYPES, runs_on_cpu_kernel
+from pelton.ops.reference_attention import reference_paged_attention
+
+_NO_WINDOW = 2**30  # csrc/attention.h
+
+
+def paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    row_starts: Tensor,
+    context_lens: Tensor,
+    page_table: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float = 0.0,
+) -> Tensor:
+    """Causal softmax attention of each token over its row's cached keys, its own among them.
+
+    Row r owns tokens row_starts[r]:row_starts[r + 1]. Token i of its n stands at position context_lens[r] - n + i.
+    On a CPU kernel a token's result does not depend on the tokens and rows beside it, nor on the number of threads.
+
+    Args:
+        query: [T, H, D], fp32 or bf16, any strides over T and H.
+        key_cache: [P, K, D / x, S, x], see ops/kv.py; fp32 or bf16, whatever the query is.
+        value_cache: [P, K, S, D].
+        row_starts: [R + 1] int32.
+        context_lens: [R] int32, keys visible to the row's last token.
+        page_table: [R, max_pages] int32, each row's pages in order of position; entries past its context are ignored.
+        scale: factor of the scores.
+        window: a token at position p sees key j if p - j < window; None sees all.
+        softcap: scores become softcap * tanh(score / softcap) (Gemma 2, arXiv 2408.00118, section 2); 0 leaves them.
+
+    Returns:
+        [T, H, D] of the query's type, contiguous.
+    """
+    if extension is not None and runs_on_cpu_kernel(query, cache=(key_cache, value_cache)):
+        return cpu_paged_attention(
+            query, key_cache, value_cache, row_starts, context_lens, page_table, scale, window, softcap
+        )
+    return reference_paged_attention(
+        query, key_cache, value_cache, row_starts, context_lens, page_table, scale, window, softcap
+    )
+
+
+def cpu_paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    row_starts: Tensor,
+    context_lens: Tensor,
+    page_table: Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float,
+    *,
+    out: Tensor | None = None,
+    instruction_set: str = "",
+) -> Tensor:
+    """`paged_attention` in csrc. `instruction_set` limits the choice ("portable", "avx512"); "" takes the best."""
+    assert extension is not None
+    num_tokens, num_heads, head_dim = query.shape
+    page_table = page_table.contiguous()
+    if out is None:
+        out = torch.empty(num_tokens, num_heads, head_dim, dtype=query.dtype)
+    extension.paged_attention(
+        query.data_ptr(),
+        out.data_ptr(),
+        key_cache.data_ptr(),
+        value_cache.data_ptr(),
+        row_starts.data_ptr(),
+        context_lens.data_ptr(),
+        page_table.data_ptr(),
+        context_lens.shape[0],
+        num_heads,
+        value_cache.shape[1],
+        head_dim,
+        value_cache.shape[2],
+        page_table.stride(0),
+        query.stride(0),
+        query.stride(1),
+        key_cache.stride(0),
+        value_cache.stride(0),
+        ELEMENT_TYPES[query.dtype],
+        ELEMENT_TYPES[key_cache.dtype],
+        scale,
+        softcap,
+        _NO_WINDOW if window is None else min(window, _NO_WINDOW),
+        instruction_set,
+    )
+    return out

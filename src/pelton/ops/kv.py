@@ -1,0 +1,77 @@
+"""The paged KV cache of one layer: its layout, its allocation, and writing new tokens into it.
+
+T tokens, K KV heads, D head size, P pages, S tokens of a page, x = 4 bytes in elements.
+
+    key_cache    [P, K, D / x, S, x]   transposed inside a page: the same x dimensions of 16 keys fill one vector
+    value_cache  [P, K, S, D]
+
+A token's *slot* is page * S + offset; slot -1 writes nothing. The page stride is free, the rest is contiguous.
+"""
+
+import torch
+from torch import Tensor
+
+from pelton.kernels.cpu import extension
+from pelton.ops.reference_attention import reference_write_kv
+
+ELEMENT_TYPES = {torch.float32: 0, torch.bfloat16: 1}  # csrc/element_type.h
+
+
+def allocate_kv(
+    num_pages: int, num_kv_heads: int, page_size: int, head_dim: int, dtype: torch.dtype, device: torch.device | str
+) -> tuple[Tensor, Tensor]:
+    """Uninitialized key and value cache of one layer. `head_dim` must be even for 16-bit types."""
+    x = 4 // dtype.itemsize
+    keys = torch.empty(num_pages, num_kv_heads, head_dim // x, page_size, x, dtype=dtype, device=device)
+    values = torch.empty(num_pages, num_kv_heads, page_size, head_dim, dtype=dtype, device=device)
+    return keys, values
+
+
+def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
+    """Store the keys and values of new tokens.
+
+    Args:
+        key: [T, K, D], fp32 or bf16, any strides over T and K; converted to the cache's type.
+        value: like `key`.
+        key_cache: [P, K, D / x, S, x].
+        value_cache: [P, K, S, D].
+        slots: [T] int64; -1 writes nothing. No two tokens share a slot.
+    """
+    if extension is not None and runs_on_cpu_kernel(key, value, cache=(key_cache, value_cache)):
+        num_tokens, num_kv_heads, head_dim = key.shape
+        extension.write_kv(
+            key.data_ptr(),
+            value.data_ptr(),
+            key_cache.data_ptr(),
+            value_cache.data_ptr(),
+            slots.data_ptr(),
+            num_tokens,
+            num_kv_heads,
+            head_dim,
+            value_cache.shape[2],
+            *key.stride()[:2],
+            *value.stride()[:2],
+            key_cache.stride(0),
+            value_cache.stride(0),
+            ELEMENT_TYPES[key.dtype],
+            ELEMENT_TYPES[key_cache.dtype],
+        )
+    else:
+        reference_write_kv(key, value, key_cache, value_cache, slots)
+
+
+def runs_on_cpu_kernel(*tensors: Tensor, cache: tuple[Tensor, Tensor]) -> bool:
+    """Whether the kernels of csrc take these [T, heads, D] tensors, all of one type, with this cache."""
+    key_cache, value_cache = cache
+    page_size, head_dim = value_cache.shape[2:]
+    return (
+        value_cache.device.type == "cpu"
+        and value_cache.dtype in ELEMENT_TYPES
+        and key_cache.dtype == value_cache.dtype
+        and head_dim % 16 == 0
+        and page_size % 16 == 0
+        and key_cache[0].is_contiguous()
+        and value_cache[0].is_contiguous()
+        and tensors[0].dtype in ELEMENT_TYPES
+        and all(tensor.dtype == tensors[0].dtype and tensor.stride(2) == 1 for tensor in tensors)
+    )
