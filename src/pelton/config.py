@@ -1,22 +1,27 @@
 """EngineConfig: everything a user can set. Flags, help text, docs and the configuration file come from its fields."""
 
 import dataclasses
+import difflib
 import logging
 import math
 import os
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pelton.model_config import ModelInfo
 
 logger = logging.getLogger(__name__)
 
+Value = TypeVar("Value")
+
 MIN_PAGE_SIZE = 16  # the CPU kernel takes 16 keys at a time
+_BOOLEANS = {"true": True, "false": False}
+_TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", tuple: "a list of strings"}
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -93,7 +98,7 @@ class EngineConfig:
     )
     kv_cache_memory: int | None = setting(
         None,
-        "KV cache size in bytes (or 4G, 512M); by default what the running requests can need, within half of free memory",
+        "KV cache size in bytes (or 4G, 512M); by default what running requests can need, within half of free memory",
         group="engine",
         minimum=1,
         size=True,
@@ -121,15 +126,14 @@ class EngineConfig:
         60.0, "seconds without a step, with work at hand, after which /health says 503", group="server", minimum=1
     )
     vllm_metrics: bool = setting(True, "also serve the metrics under vLLM's names", group="server")
-    log_level: str = setting("info", "how much to log", group="server", choices=("debug", "info", "warning", "error"))
+
+    log_level: str = setting("info", "how much to log", group="logging", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self) -> None:
         for spec in dataclasses.fields(self):
             check_setting(spec, getattr(self, spec.name))
         if self.page_size % MIN_PAGE_SIZE:
             raise ValueError(f"page_size must be a multiple of {MIN_PAGE_SIZE}, got {self.page_size}")
-        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < 1:
-            raise ValueError("max_num_batched_tokens must be at least 1")
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "EngineConfig":
@@ -139,7 +143,9 @@ class EngineConfig:
         for key, value in values.items():
             name = key.replace("-", "_")
             if name not in known:
-                raise ValueError(f"unknown setting {key!r}; the settings are: {', '.join(sorted(known))}")
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"the settings are: {', '.join(sorted(known))}"
+                raise ValueError(f"unknown setting {key!r}; {hint}")
             settings[name] = parse_setting(known[name], value)
         return cls(**settings)
 
@@ -187,23 +193,40 @@ def resolve(config: EngineConfig, info: ModelInfo) -> EngineConfig:
     return resolved
 
 
-def parse_setting(spec: "dataclasses.Field[Any]", value: Any) -> Any:  # noqa: ANN401 (any JSON value)
+def chosen(value: Value | None) -> Value:
+    """The value of a setting of a resolved configuration."""
+    assert value is not None, "the configuration is not resolved"
+    return value
+
+
+def parse_setting(spec: "dataclasses.Field[Any]", value: object) -> Any:  # noqa: ANN401 (any setting)
     """Turn a flag's string or a configuration file's value into the field's type; ValueError names the setting."""
     if value is None:
         return None
+    target = field_type(spec)
     if spec.metadata["size"] and isinstance(value, str):
         return parse_size(spec.name, value)
-    target = field_type(spec)
+    if target is tuple and isinstance(value, str):
+        return (value,)
     try:
-        if target is bool and isinstance(value, str):
-            return {"true": True, "false": False}[value.lower()]
-        if target is tuple:
-            return (value,) if isinstance(value, str) else tuple(str(item) for item in value)
-        if target is int and isinstance(value, float) and not value.is_integer():
-            raise ValueError
-        return target(value)
+        return _construct(target, value) if isinstance(value, str) else _convert(target, value)
     except (ValueError, TypeError, KeyError):
-        raise ValueError(f"{spec.name} must be of type {target.__name__}, got {value!r}") from None
+        raise ValueError(f"{spec.name} must be {_TYPE_NAMES[target]}, got {value!r}") from None
+
+
+def _construct(target: Callable[[str], object], text: str) -> object:
+    return _BOOLEANS[text.lower()] if target is bool else target(text)
+
+
+def _convert(target: type, value: object) -> object:
+    """A parsed value as a `target`. Nothing is bent: True is no integer, 1.5 neither, a list no string."""
+    if target is tuple and isinstance(value, (list, tuple)):
+        return tuple(_convert(str, item) for item in typing.cast("Sequence[object]", value))
+    if target is float and type(value) is int:
+        return float(value)
+    if type(value) is not target:
+        raise TypeError
+    return value
 
 
 def parse_size(name: str, text: str) -> int:

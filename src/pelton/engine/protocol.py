@@ -1,12 +1,16 @@
 """What the engine offers its users (EngineClient), and the messages on the socket to its process."""
 
+import struct
 from collections.abc import AsyncIterator, Sequence
-from typing import Literal, Protocol
+from types import UnionType
+from typing import Any, Literal, Protocol
+
+import msgspec
 
 from pelton.config import EngineConfig
 from pelton.model_config import ModelInfo
 from pelton.tokenizer import Tokenizer
-from pelton.types import Delta, EngineStats, SamplingParams
+from pelton.types import Delta, EngineStats, Output, SamplingParams
 
 Health = Literal["starting", "ok", "stuck", "dead"]
 
@@ -49,3 +53,80 @@ class EngineClient(Protocol):
     async def abort_all(self) -> None:
         """End every request with finish_reason "abort"."""
         ...
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """First message to the engine process: load this model with these resolved settings."""
+
+    config: EngineConfig
+    path: str
+
+
+class Add(msgspec.Struct, frozen=True, tag="add", array_like=True):
+    """Queue a request. Ids are unique among the requests of one connection."""
+
+    request_id: int
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    priority: int
+    salt: str
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
+    """End requests; unknown ids are ignored."""
+
+    request_ids: tuple[int, ...]
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """First message from the engine process: it can take requests."""
+
+    stats: EngineStats
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The engine process cannot start, and why."""
+
+    message: str
+
+
+class Outputs(msgspec.Struct, frozen=True, tag="outputs", array_like=True):
+    """What one step gave. Sent after every step, also one without outputs: it shows progress."""
+
+    outputs: list[Output]
+    stats: EngineStats
+
+
+ToEngine = Start | Add | Abort
+FromEngine = Ready | Failed | Outputs
+
+_HEADER = struct.Struct("<I")
+
+
+class Framing:
+    """Length-prefixed MessagePack: bytes in, messages out. One per direction of a connection."""
+
+    def __init__(self, message_type: UnionType) -> None:
+        self._decoder = msgspec.msgpack.Decoder(message_type)
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """The messages that `data` completes."""
+        self._buffer += data
+        messages: list[Any] = []
+        start = 0
+        while len(self._buffer) - start >= _HEADER.size:
+            (length,) = _HEADER.unpack_from(self._buffer, start)
+            end = start + _HEADER.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append(self._decoder.decode(memoryview(self._buffer)[start + _HEADER.size : end].tobytes()))
+            start = end
+        del self._buffer[:start]
+        return messages
+
+
+def frame(message: msgspec.Struct) -> bytes:
+    """One message as bytes on the wire."""
+    body = msgspec.msgpack.encode(message)
+    return _HEADER.pack(len(body)) + body

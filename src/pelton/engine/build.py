@@ -1,0 +1,56 @@
+"""Wires an Engine from its parts: model, weights, KV cache, runner, scheduler."""
+
+import logging
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from pelton.config import EngineConfig, chosen
+from pelton.engine.engine import Engine
+from pelton.layers.context import LayerContext
+from pelton.model_config import ModelInfo
+from pelton.models import build_model
+from pelton.runner.kv_cache import allocate_layers
+from pelton.runner.runner import Runner
+from pelton.sched.pages import PagePool
+from pelton.sched.scheduler import Scheduler
+from pelton.weights.checkpoint import open_checkpoint
+from pelton.weights.load import load_weights
+
+logger = logging.getLogger(__name__)
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def build_engine(config: EngineConfig, info: ModelInfo, path: Path) -> Engine:
+    """Load the model at `path` and put an engine around it.
+
+    Args:
+        config: resolved, without "auto".
+
+    Raises:
+        ValueError: the checkpoint does not fit the model; the message names the tensor.
+    """
+    started = time.monotonic()
+    max_model_len = chosen(config.max_model_len)
+    torch.set_num_threads(chosen(config.num_threads))
+    device = torch.device(config.device)
+    dtype = _DTYPES[config.dtype]
+    context = LayerContext(dtype=dtype, device=device, max_model_len=max_model_len)
+    with torch.inference_mode():
+        model = build_model(info, context)
+        load_weights(model, open_checkpoint(path, dtype=dtype), model.tied_names)
+    num_pages = chosen(config.kv_cache_memory) // (info.kv_bytes_per_token(config.kv_cache_dtype) * config.page_size)
+    kv = allocate_layers(info, num_pages, config.page_size, _DTYPES[config.kv_cache_dtype], device)
+    scheduler = Scheduler(
+        PagePool(num_pages, config.page_size, secret=os.urandom(16)),
+        max_batch_tokens=chosen(config.max_num_batched_tokens),
+        max_running=config.max_num_seqs,
+        max_model_len=max_model_len,
+        eos_token_ids=info.eos_token_ids,
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+    logger.info("weights loaded in %.2f s, %d pages of KV", time.monotonic() - started, num_pages)
+    return Engine(scheduler, Runner(model, kv, info, config.page_size, device))

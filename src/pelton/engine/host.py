@@ -1,0 +1,48 @@
+"""Where an engine runs: a child process on the other end of a socket pair."""
+
+import logging
+import socket
+import subprocess
+import sys
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+_STOP_SECONDS = 3.0
+
+
+class EngineHost(Protocol):
+    """Starts an engine and gives the socket to it. ProcessHost is the real one; tests run one in a thread."""
+
+    def start(self) -> socket.socket:
+        """A connection to a new engine that waits for its Start message."""
+        ...
+
+    def stop(self) -> None:
+        """End the engine, if it still runs. Its socket is already closed, which is its signal to go."""
+        ...
+
+
+class ProcessHost:
+    """Runs `python -m pelton.engine.process`. The process ends when its socket closes, also if this one is killed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            command = [sys.executable, "-m", "pelton.engine.process", str(theirs.fileno())]
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        return ours
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.warning("the engine process did not end by itself; killing it")
+            self._process.kill()
+            self._process.wait()
+        self._process = None

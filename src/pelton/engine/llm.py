@@ -1,0 +1,184 @@
+"""LLM: offline generation in this process."""
+
+import contextlib
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from pelton.config import EngineConfig, resolve
+from pelton.engine.build import build_engine
+from pelton.engine.delta import to_delta
+from pelton.engine.text import TextStream
+from pelton.tokenizer import Tokenizer
+from pelton.types import EngineStats, FinishReason, Output, SamplingParams, TokenLogprobs
+from pelton.weights.hub import locate
+from pelton.weights.model_files import ModelFiles
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One choice. `logprobs` has an entry a token where asked for."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """What one prompt gave; `outputs` has params.n choices."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    num_cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class _Choice:
+    """A choice under way."""
+
+    request: RequestOutput
+    output: CompletionOutput
+    text: TextStream
+
+
+class LLM:
+    """Loads a model into this process and runs prompts through the same engine that serves.
+
+    Args:
+        model: GGUF file, safetensors directory or Hugging Face id; the embedded model by default.
+        settings: fields of EngineConfig.
+
+    Raises:
+        ValueError: the model or a setting cannot work.
+    """
+
+    def __init__(self, model: str | None = None, **settings: Any) -> None:  # noqa: ANN401 (fields of EngineConfig)
+        config = EngineConfig.from_mapping({"model": model, **settings})
+        files = ModelFiles(locate(config.model, revision=config.revision, download_dir=config.download_dir))
+        self.info = files.info()
+        self.config = resolve(config, self.info)
+        self.tokenizer: Tokenizer = files.tokenizer()
+        self._engine = build_engine(self.config, self.info, files.path)
+        self._ids = itertools.count()
+        self._seeds = random.Random(config.seed)
+
+    @property
+    def stats(self) -> EngineStats:
+        return self._engine.stats
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete every prompt, all in one batch.
+
+        Args:
+            prompts: texts or token id lists.
+            params: one for all, or one each; greedy defaults apply when None.
+            use_tqdm: show a progress bar.
+        """
+        batch = _as_batch(prompts)
+        each = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(batch)
+        if len(each) != len(batch):
+            raise ValueError(f"params: {len(each)} given for {len(batch)} prompts; give one, or one a prompt")
+        results: list[RequestOutput] = []
+        choices: dict[int, _Choice] = {}
+        for prompt, prompt_params in zip(batch, each, strict=True):
+            results.append(self._submit(prompt, prompt_params, choices))
+        with _progress(len(choices), shown=use_tqdm) as advance:
+            while choices and self._engine.has_work:
+                for output in self._engine.step():
+                    if self._take(output, choices):
+                        next(advance)
+        return results
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        use_tqdm: bool = False,
+    ) -> list[RequestOutput]:
+        """Answer one conversation through the model's chat template."""
+        text = self.tokenizer.apply_chat_template([dict(message) for message in messages])
+        return self.generate([self.tokenizer.encode(text, add_special_tokens=False)], params, use_tqdm=use_tqdm)
+
+    def _submit(self, prompt: Prompt, params: SamplingParams, choices: dict[int, _Choice]) -> RequestOutput:
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if params.seed is None:
+            params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(63))
+        result = RequestOutput(prompt if isinstance(prompt, str) else None, ids, [])
+        for index in range(params.n):
+            request_id = next(self._ids)
+            choice_params = params.for_choice(index)
+            refused = self._engine.add(request_id, ids, choice_params)
+            if refused is not None:
+                for pending in choices:
+                    self._engine.abort(pending)
+                raise ValueError(refused.error)
+            logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
+            output = CompletionOutput(index, logprobs=logprobs)
+            result.outputs.append(output)
+            choices[request_id] = _Choice(result, output, TextStream(self.tokenizer, choice_params))
+        return result
+
+    def _take(self, output: Output, choices: dict[int, _Choice]) -> bool:
+        """Add a step's output to its choice; True when the choice is complete."""
+        choice = choices.get(output.request_id)
+        if choice is None:  # ended by a stop string in the step before
+            return False
+        if output.finish_reason == "error":
+            raise RuntimeError(f"the request failed: {output.error}")
+        delta = to_delta(choice.text, output)
+        completion = choice.output
+        completion.text += delta.text
+        completion.token_ids += delta.token_ids
+        if completion.logprobs is not None:
+            completion.logprobs += delta.logprobs or ()
+        choice.request.num_cached_tokens = max(choice.request.num_cached_tokens, delta.num_cached_tokens)
+        if delta.finish_reason is None:
+            return False
+        completion.finish_reason, completion.stop_reason = delta.finish_reason, delta.stop_reason
+        del choices[output.request_id]
+        if output.finish_reason is None:
+            self._engine.abort(output.request_id)
+        return True
+
+
+def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    items = list(prompts)
+    if items and all(isinstance(item, int) for item in items):
+        return [[item for item in items if isinstance(item, int)]]
+    return [item for item in items if not isinstance(item, int)]
+
+
+@contextlib.contextmanager
+def _progress(total: int, *, shown: bool) -> Iterator[Iterator[None]]:
+    """A bar that moves by one at each `next`."""
+    columns = (TextColumn("generating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, disable=not shown) as progress:
+        task = progress.add_task("generating", total=total)
+
+        def advance() -> Iterator[None]:
+            while True:
+                progress.advance(task)
+                yield
+
+        yield advance()

@@ -1,0 +1,19 @@
+"""WeightSlot: where one tensor of a checkpoint goes in a model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSlot:
+    """A place for one checkpoint tensor.
+
+    `shape` is the tensor's expected shape; `load` takes it in and may be called once. A module that owns weights has
+    `weight_slots(path) -> dict[name, WeightSlot]`, where `path` is the module's own dotted path and the names are the
+    Hugging Face names of the checkpoint.
+    """
+
+    shape: tuple[int, ...]
+    load: Callable[[torch.Tensor], object]

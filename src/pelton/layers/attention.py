@@ -1,0 +1,71 @@
+"""Self-attention over the paged KV cache, with grouped queries.
+
+Shapes: T tokens, D hidden size, Hq query heads, Hkv key-value heads, d head size.
+"""
+
+import torch
+from torch import nn
+
+from pelton.formats.slot import WeightSlot
+from pelton.layers.context import Batch, LayerContext, LayerKV
+from pelton.layers.linear import Linear
+from pelton.model_config import ModelInfo
+from pelton.ops.attention import paged_attention
+from pelton.ops.norm import head_norm
+from pelton.ops.rope import rope_and_cache
+
+
+class HeadNorm(nn.Module):
+    """RMSNorm over each head (Qwen3), in place."""
+
+    def __init__(self, context: LayerContext, head_dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.empty(head_dim, dtype=context.dtype, device=context.device)
+
+    def forward(self, heads: torch.Tensor) -> None:
+        """[T, H, d], a view whose memory is normalized."""
+        head_norm(heads, self.weight, self.eps)
+
+    def weight_slots(self, path: str) -> dict[str, WeightSlot]:
+        return {f"{path}.weight": WeightSlot(tuple(self.weight.shape), self.weight.copy_)}
+
+
+class Attention(nn.Module):
+    """Projections, rotary embedding, KV write and paged attention of one layer."""
+
+    def __init__(self, context: LayerContext, info: ModelInfo, cos_sin: torch.Tensor) -> None:
+        super().__init__()
+        self.num_heads = info.num_attention_heads
+        self.num_kv_heads = info.num_key_value_heads
+        self.head_dim = info.head_dim
+        self.scale = info.head_dim**-0.5
+        self.window = info.sliding_window
+        self.cos_sin = cos_sin
+        query_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        parts = {"q_proj": query_size, "k_proj": kv_size, "v_proj": kv_size}
+        self.qkv_proj = Linear(context, info.hidden_size, parts, bias=info.attention_bias)
+        self.o_proj = Linear(context, query_size, {"o_proj": info.hidden_size}, bias=info.attention_output_bias)
+        self.q_norm = HeadNorm(context, info.head_dim, info.rms_norm_eps) if info.qk_norm else None
+        self.k_norm = HeadNorm(context, info.head_dim, info.rms_norm_eps) if info.qk_norm else None
+
+    def forward(self, x: torch.Tensor, batch: Batch, kv: LayerKV) -> torch.Tensor:
+        """[T, D] -> [T, D]; writes this step's keys and values into `kv`."""
+        key_cache, value_cache = kv
+        heads = self.qkv_proj(x).view(x.shape[0], -1, self.head_dim)
+        query, key, value = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            self.q_norm(query)
+            self.k_norm(key)
+        query = rope_and_cache(query, key, value, self.cos_sin, batch.positions, key_cache, value_cache, batch.slots)
+        mixed = paged_attention(
+            query,
+            key_cache,
+            value_cache,
+            batch.row_starts,
+            batch.context_lens,
+            batch.page_table,
+            scale=self.scale,
+            window=self.window,
+        )
+        return self.o_proj(mixed.view(x.shape[0], -1))

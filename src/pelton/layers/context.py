@@ -1,0 +1,32 @@
+"""LayerContext, what a layer is built with, and Batch, what a forward pass is given. Nothing is global.
+
+Shapes: T tokens of the step, R rows, S sampled rows, P pages of the longest row.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+LayerKV = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerContext:
+    """`dtype` is that of activations and dense weights; `max_model_len` bounds positions."""
+
+    dtype: torch.dtype
+    device: torch.device
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A Plan as tensors. Rows are packed without padding: row r owns tokens row_starts[r]:row_starts[r + 1]."""
+
+    token_ids: torch.Tensor  # [T] int64
+    positions: torch.Tensor  # [T] int64
+    slots: torch.Tensor  # [T] int64, page * page_size + offset
+    row_starts: torch.Tensor  # [R + 1] int32
+    context_lens: torch.Tensor  # [R] int32, keys that the row's last token sees
+    page_table: torch.Tensor  # [R, P] int32
+    sample_indices: torch.Tensor  # [S] int64, packed positions of the tokens to sample after

@@ -1,0 +1,38 @@
+"""Token embedding and the output head, which may share one weight.
+
+Shapes: T tokens, S sampled tokens, D hidden size, V vocabulary.
+"""
+
+import torch
+from torch import nn
+
+from pelton.formats.dense import Dense
+from pelton.formats.slot import WeightSlot
+from pelton.layers.context import LayerContext
+from pelton.ops.linear import linear
+
+
+class Embedding(nn.Module):
+    """The vocabulary's vectors: looked up on the way in and, where tied, multiplied with on the way out."""
+
+    def __init__(self, context: LayerContext, vocab_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self._context = context
+        self._shape = (vocab_size, hidden_size)
+        self.weight: Dense | None = None
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[T] int64 -> [T, D] in the context's dtype."""
+        assert self.weight is not None, "forward before the weights are loaded"
+        return self.weight.rows(token_ids)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[S, D] -> [S, V] float32."""
+        assert self.weight is not None, "logits before the weights are loaded"
+        return linear(hidden, self.weight, out_dtype=torch.float32)
+
+    def weight_slots(self, path: str) -> dict[str, WeightSlot]:
+        return {f"{path}.weight": WeightSlot(self._shape, self._load)}
+
+    def _load(self, tensor: torch.Tensor) -> None:
+        self.weight = Dense.from_tensor(tensor, self._context.dtype)

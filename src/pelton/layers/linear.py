@@ -1,0 +1,61 @@
+"""Linear: one matrix product for one or several of the checkpoint's projections.
+
+Shapes: T tokens, K inputs, N outputs.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import nn
+
+from pelton.formats.dense import Dense
+from pelton.formats.slot import WeightSlot
+from pelton.layers.context import LayerContext
+from pelton.ops.linear import linear
+
+
+class Linear(nn.Module):
+    """y = x Wᵀ + b.
+
+    `parts` maps the checkpoint's projection names to their output sizes, in order: fused projections such as
+    {"q_proj": ..., "k_proj": ..., "v_proj": ...} become one product over their concatenated rows.
+    """
+
+    def __init__(
+        self, context: LayerContext, in_features: int, parts: Mapping[str, int], *, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.parts = dict(parts)
+        self.out_features = sum(parts.values())
+        self.weight: Dense | None = None
+        self.bias = torch.empty(self.out_features, dtype=torch.float32, device=context.device) if bias else None
+        self._context = context
+        self._staged: dict[str, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, K] -> [T, N], in the dtype of x."""
+        assert self.weight is not None, "forward before the weights are loaded"
+        return linear(x, self.weight, self.bias)
+
+    def weight_slots(self, path: str) -> dict[str, WeightSlot]:
+        parent, _, _ = path.rpartition(".")
+        prefix = f"{parent}." if parent else ""
+        slots: dict[str, WeightSlot] = {}
+        start = 0
+        for part, size in self.parts.items():
+            slots[f"{prefix}{part}.weight"] = WeightSlot((size, self.in_features), partial(self._load_weight, part))
+            if self.bias is not None:
+                loader = self.bias[start : start + size].copy_
+                slots[f"{prefix}{part}.bias"] = WeightSlot((size,), loader)
+            start += size
+        return slots
+
+    def _load_weight(self, part: str, tensor: torch.Tensor) -> None:
+        """Pack once every part is here, so that at most one unpacked copy of this layer exists."""
+        self._staged[part] = tensor
+        if len(self._staged) == len(self.parts):
+            whole = torch.cat([self._staged[name] for name in self.parts]) if len(self.parts) > 1 else tensor
+            self.weight = Dense.from_tensor(whole, self._context.dtype)
+            self._staged.clear()

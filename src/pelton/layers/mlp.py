@@ -1,0 +1,22 @@
+"""The gated feed-forward layer (SwiGLU, arXiv 2002.05202). Shapes: T tokens, D hidden size."""
+
+import torch
+from torch import nn
+
+from pelton.layers.context import LayerContext
+from pelton.layers.linear import Linear
+from pelton.ops.activation import silu_mul
+
+
+class GatedMLP(nn.Module):
+    """down(silu(gate(x)) · up(x)), gate and up in one product."""
+
+    def __init__(self, context: LayerContext, hidden_size: int, intermediate_size: int, *, bias: bool = False) -> None:
+        super().__init__()
+        parts = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
+        self.gate_up_proj = Linear(context, hidden_size, parts, bias=bias)
+        self.down_proj = Linear(context, intermediate_size, {"down_proj": hidden_size}, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, D] -> [T, D]."""
+        return self.down_proj(silu_mul(self.gate_up_proj(x)))

@@ -1,0 +1,74 @@
+"""The Llama family: Llama 2 and 3, SmolLM2, Mistral, Qwen2 and Qwen3 differ in switches of ModelInfo only.
+
+Shapes: T tokens, S sampled tokens, D hidden size, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from pelton.layers.attention import Attention
+from pelton.layers.context import Batch, LayerContext, LayerKV
+from pelton.layers.embedding import Embedding
+from pelton.layers.mlp import GatedMLP
+from pelton.layers.norm import RMSNorm
+from pelton.layers.rope import rotary_table
+from pelton.model_config import ModelInfo
+
+
+class LlamaLayer(nn.Module):
+    """Attention and feed-forward, each behind a norm that also carries the residual stream."""
+
+    def __init__(self, context: LayerContext, info: ModelInfo, cos_sin: torch.Tensor) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(context, info.hidden_size, info.rms_norm_eps)
+        self.self_attn = Attention(context, info, cos_sin)
+        self.post_attention_layernorm = RMSNorm(context, info.hidden_size, info.rms_norm_eps)
+        self.mlp = GatedMLP(context, info.hidden_size, info.intermediate_size, bias=info.mlp_bias)
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None, batch: Batch, kv: LayerKV
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(x [T, D], residual [T, D] or None) -> the same two after the layer."""
+        x, residual = self.input_layernorm(x, residual)
+        x = self.self_attn(x, batch, kv)
+        x, residual = self.post_attention_layernorm(x, residual)
+        return self.mlp(x), residual
+
+
+class LlamaModel(nn.Module):
+    """Embedding, layers, last norm."""
+
+    def __init__(self, context: LayerContext, info: ModelInfo) -> None:
+        super().__init__()
+        cos_sin = rotary_table(info.head_dim, context.max_model_len, info.rope_theta, info.rope_scaling, context.device)
+        self.embed_tokens = Embedding(context, info.vocab_size, info.hidden_size)
+        self.layers = nn.ModuleList(LlamaLayer(context, info, cos_sin) for _ in range(info.num_hidden_layers))
+        self.norm = RMSNorm(context, info.hidden_size, info.rms_norm_eps)
+
+    def forward(self, batch: Batch, kv: Sequence[LayerKV]) -> torch.Tensor:
+        """-> hidden states [T, D] after the last norm; `kv` has an entry a layer."""
+        x, residual = self.embed_tokens(batch.token_ids), None
+        for layer, layer_kv in zip(self.layers, kv, strict=True):
+            x, residual = layer(x, residual, batch, layer_kv)
+        return self.norm(x, residual)[0]
+
+
+class LlamaForCausalLM(nn.Module):
+    """A decoder with its output head. `tied_names` are checkpoint tensors that another weight stands for."""
+
+    def __init__(self, context: LayerContext, info: ModelInfo) -> None:
+        super().__init__()
+        self.model = LlamaModel(context, info)
+        self.lm_head = None if info.tie_word_embeddings else Embedding(context, info.vocab_size, info.hidden_size)
+        self.tied_names = frozenset({"lm_head.weight"} if info.tie_word_embeddings else ())
+
+    def forward(self, batch: Batch, kv: Sequence[LayerKV]) -> torch.Tensor:
+        """-> hidden states [T, D]."""
+        return self.model(batch, kv)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[S, D] -> [S, V] float32."""
+        head = self.model.embed_tokens if self.lm_head is None else self.lm_head
+        return head.logits(hidden)

@@ -1,0 +1,88 @@
+"""What changes logits before sampling: penalties, biases, allowed tokens, minimum length.
+
+Shapes: S sampled rows, V vocabulary.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from pelton.runner.state import RequestState
+
+_MAX_BIAS = 100.0
+
+
+def adjust_logits(
+    logits: torch.Tensor, states: Sequence[RequestState], positions: Sequence[int], eos_token_ids: Collection[int]
+) -> torch.Tensor:
+    """Apply every row's own adjustments; rows without any are untouched.
+
+    Args:
+        logits: [S, V] float32. Not modified.
+        states: of each row.
+        positions: of the token that each row is about to sample.
+
+    Returns:
+        [S, V] float32, the same tensor when no row needs anything.
+    """
+    needy = [row for row, state in enumerate(states) if needs_adjustment(state, positions[row])]
+    if not needy:
+        return logits
+    adjusted = logits.clone()
+    for row in needy:
+        _adjust_row(adjusted[row], states[row], positions[row], eos_token_ids)
+    return adjusted
+
+
+def needs_adjustment(state: RequestState, position: int) -> bool:
+    params = state.params
+    return bool(
+        params.repetition_penalty != 1.0
+        or params.presence_penalty
+        or params.frequency_penalty
+        or params.logit_bias
+        or params.allowed_token_ids is not None
+        or position - state.num_prompt < params.min_tokens
+    )
+
+
+def _adjust_row(logits: torch.Tensor, state: RequestState, position: int, eos_token_ids: Collection[int]) -> None:
+    """In place on one row [V]. Penalties come first, so that a bias of 100 forces a token whatever they are."""
+    params = state.params
+    _penalize(logits, state, position)
+    if params.logit_bias:
+        _bias(logits, params.logit_bias)
+    if params.allowed_token_ids is not None:
+        allowed = torch.tensor(params.allowed_token_ids, device=logits.device)
+        kept = logits[allowed]
+        logits.fill_(-torch.inf)
+        logits[allowed] = kept
+    if position - state.num_prompt < params.min_tokens:
+        ends = [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)]
+        logits[torch.tensor(ends, dtype=torch.int64, device=logits.device)] = -torch.inf
+
+
+def _bias(logits: torch.Tensor, biases: Mapping[int, float]) -> None:
+    """Add the biases. +100 rules out all tokens but those with +100, -100 rules a token out."""
+    forced = [token for token, bias in biases.items() if bias >= _MAX_BIAS]
+    if forced:
+        logits.fill_(-torch.inf)
+        logits[torch.tensor(forced, device=logits.device)] = 0.0
+        return
+    for token, bias in biases.items():
+        logits[token] += bias if bias > -_MAX_BIAS else -torch.inf
+
+
+def _penalize(logits: torch.Tensor, state: RequestState, position: int) -> None:
+    """Repetition penalty over prompt and output (CTRL, arXiv 1909.05858); presence and frequency over the output."""
+    params = state.params
+    if params.repetition_penalty != 1.0:
+        seen = torch.from_numpy(np.unique(state.span(0, position))).to(logits.device)
+        values = logits[seen]
+        penalty = params.repetition_penalty
+        logits[seen] = torch.where(values > 0, values / penalty, values * penalty)
+    if params.presence_penalty or params.frequency_penalty:
+        tokens, counts = np.unique(state.output(position), return_counts=True)
+        amounts = params.presence_penalty + params.frequency_penalty * torch.from_numpy(counts)
+        logits[torch.from_numpy(tokens).to(logits.device)] -= amounts.to(logits)

@@ -1,0 +1,99 @@
+"""Runner: executes plans on one device. One per rank."""
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from pelton.layers.context import Batch, LayerKV
+from pelton.model_config import ModelInfo
+from pelton.runner.batch import build_batch
+from pelton.runner.logits import adjust_logits
+from pelton.runner.sampler import sample_token, token_logprobs
+from pelton.runner.state import RequestState
+from pelton.types import Plan, Row, Sampled
+
+
+class CausalLM(Protocol):
+    """What the runner needs of a model."""
+
+    def __call__(self, batch: Batch, kv: Sequence[LayerKV]) -> torch.Tensor: ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
+
+
+class Runner:
+    """`forward(plan)` computes a step, `sample()` chooses its tokens; in between the host may prepare masks."""
+
+    def __init__(
+        self, model: CausalLM, kv: Sequence[LayerKV], info: ModelInfo, page_size: int, device: torch.device
+    ) -> None:
+        self._model = model
+        self._kv = kv
+        self._info = info
+        self._page_size = page_size
+        self._device = device
+        self._states: dict[int, RequestState] = {}
+        self._plan = Plan(())
+        self._logits: torch.Tensor | None = None
+
+    @torch.inference_mode()
+    def forward(self, plan: Plan) -> None:
+        """One packed forward pass over the plan's rows, up to the logits of the sampling ones."""
+        for new in plan.new:
+            self._states[new.request_id] = RequestState(new)
+        for request_id in plan.ended:
+            self._states.pop(request_id, None)
+        self._plan, self._logits = plan, None
+        if plan.rows:
+            batch = build_batch(plan, self._states, self._page_size, self._device)
+            hidden = self._model(batch, self._kv)
+            if len(batch.sample_indices):
+                self._logits = self._model.logits(hidden[batch.sample_indices])
+
+    @torch.inference_mode()
+    def sample(self) -> list[Sampled | None]:
+        """Tokens of the step that `forward` computed: an entry a row, None where the row does not sample."""
+        rows = [row for row in self._plan.rows if row.sample]
+        sampled = iter(self._sample_rows(rows) if rows else ())
+        return [next(sampled) if row.sample else None for row in self._plan.rows]
+
+    def _sample_rows(self, rows: Sequence[Row]) -> list[Sampled]:
+        assert self._logits is not None, "sample() before forward()"
+        states = [self._states[row.request_id] for row in rows]
+        positions = [row.start + row.num_tokens for row in rows]
+        logits = adjust_logits(self._logits, states, positions, self._info.eos_token_ids)
+        highest, best = logits.max(dim=-1)
+        results: list[Sampled] = []
+        for index, (value, token) in enumerate(zip(highest.tolist(), best.tolist(), strict=True)):
+            params = states[index].params
+            if not -math.inf < value < math.inf:  # also False for NaN
+                results.append(Sampled(0, error=_reason(value)))
+            elif params.greedy:
+                results.append(Sampled(token))
+            else:
+                results.append(Sampled(sample_token(logits[index], params, positions[index])))
+        self._add_logprobs(results, states)
+        for state, position, result in zip(states, positions, results, strict=True):
+            state.put(position, result.token_id)
+        return results
+
+    def _add_logprobs(self, results: list[Sampled], states: Sequence[RequestState]) -> None:
+        wanted = [
+            index
+            for index, state in enumerate(states)
+            if state.params.logprobs is not None and results[index].error is None
+        ]
+        if not wanted or self._logits is None:
+            return
+        tokens = [results[index].token_id for index in wanted]
+        counts = [states[index].params.logprobs or 0 for index in wanted]
+        for index, logprobs in zip(wanted, token_logprobs(self._logits[wanted], tokens, counts), strict=True):
+            results[index] = Sampled(results[index].token_id, logprobs)
+
+
+def _reason(highest_logit: float) -> str:
+    if highest_logit == -math.inf:
+        return "no token is allowed: allowed_token_ids, logit_bias and min_tokens together rule out all of them"
+    return "the model gave logits that are not finite"

@@ -1,0 +1,34 @@
+"""What a runner remembers of a request between steps: its tokens and how to sample them."""
+
+import numpy as np
+import numpy.typing as npt
+
+from pelton.types import NewRequest, SamplingParams
+
+TokenArray = npt.NDArray[np.int64]
+
+
+class RequestState:
+    """Tokens by position. The runner samples them itself, so a Plan carries no tokens after a request's first."""
+
+    def __init__(self, new: NewRequest) -> None:
+        self.params: SamplingParams = new.params
+        self.num_prompt = len(new.prompt_ids)
+        self._tokens: TokenArray = np.empty(self.num_prompt + 64, dtype=np.int64)
+        self._tokens[: self.num_prompt] = new.prompt_ids
+
+    def span(self, start: int, stop: int) -> TokenArray:
+        """The tokens of positions start to stop; a view."""
+        return self._tokens[start:stop]
+
+    def output(self, stop: int) -> TokenArray:
+        """The output tokens before position `stop`; a view."""
+        return self._tokens[self.num_prompt : stop]
+
+    def put(self, position: int, token_id: int) -> None:
+        """Record a sampled token. Doing it again for the same position is fine: a step may be run again."""
+        if position >= len(self._tokens):
+            grown = np.empty(2 * len(self._tokens), dtype=np.int64)
+            grown[: len(self._tokens)] = self._tokens
+            self._tokens = grown
+        self._tokens[position] = token_id
