@@ -1,7 +1,7 @@
 """What the engine offers its users (EngineClient), and the messages on the socket to its process."""
 
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from types import UnionType
 from typing import Any, Literal, Protocol
 
@@ -35,8 +35,8 @@ class EngineClient(Protocol):
 
     def generate(
         self, prompt_ids: Sequence[int], params: SamplingParams, *, priority: int = 0, salt: str = ""
-    ) -> AsyncIterator[Delta]:
-        """Run one choice (params.n == 1). Closing or cancelling the iterator aborts the request and frees its pages.
+    ) -> AsyncGenerator[Delta, None]:
+        """Run one choice (params.n == 1). Closing or cancelling the generator aborts the request and frees its pages.
 
         Args:
             prompt_ids: token ids, at least one, each below the vocabulary size.

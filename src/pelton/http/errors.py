@@ -1,0 +1,64 @@
+"""Error answers in the shape of the OpenAI API, and which exception becomes which."""
+
+from http import HTTPStatus
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from pelton.errors import EngineDeadError, RequestError
+
+STATUS_CLIENT_GONE = 499  # nobody reads it; for logs and counters only
+RETRY_AFTER_SECONDS = 1
+
+_RETRIED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_encode = msgspec.json.Encoder().encode
+
+
+class ErrorObject(msgspec.Struct, kw_only=True):
+    """`code` is the HTTP status, `param` the request field at fault."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorBody(msgspec.Struct):
+    error: ErrorObject
+
+
+def as_request_error(error: Exception) -> RequestError:
+    """What a client may know of an error: its own mistakes in full, ours as a status alone."""
+    match error:
+        case RequestError():
+            return error
+        case EngineDeadError():
+            return RequestError("The engine has stopped; try again", status=HTTPStatus.SERVICE_UNAVAILABLE)
+        case HTTPException(status_code=status, detail=detail):
+            return RequestError(detail, status=status)
+        case ClientDisconnect():
+            return RequestError("The client has closed the connection", status=STATUS_CLIENT_GONE)
+        case _:
+            return RequestError("Internal server error", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def error_body(error: Exception) -> bytes:
+    """The JSON object {"error": {"message", "type", "param", "code"}}."""
+    shown = as_request_error(error)
+    body = ErrorObject(message=shown.message, type=shown.code, param=shown.param, code=shown.status)
+    try:
+        return _encode(ErrorBody(body))
+    except UnicodeEncodeError:  # an unpaired surrogate cannot be sent back
+        body.message = body.message.encode(errors="replace").decode()
+        return _encode(ErrorBody(body))
+
+
+def error_response(error: Exception) -> Response:
+    """The whole answer. 429 and 503 say when to come back."""
+    status = as_request_error(error).status
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status in _RETRIED else {}
+    if isinstance(error, HTTPException) and error.headers:
+        headers.update(error.headers)
+    return Response(error_body(error), status, headers, "application/json")

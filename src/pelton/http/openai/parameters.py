@@ -1,0 +1,185 @@
+"""From the fields of a body to SamplingParams; what is out of range or not supported yet is refused by name."""
+
+from collections.abc import Iterable
+
+from pelton.errors import RequestError
+from pelton.http.openai.requests import ChatBody, CompletionBody, GenerationBody
+from pelton.types import MAX_LOGPROBS, JsonObject, SamplingParams
+
+MAX_STOP_STRING_LENGTH = 4096
+MAX_LOGIT_BIAS = 100.0
+
+_SAME_NAME = (
+    *("n", "min_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
+    *("repetition_penalty", "seed", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
+)
+
+
+def completion_params(body: CompletionBody, *, max_model_len: int, vocab_size: int) -> SamplingParams:
+    """Check everything about a completion that does not need its prompt.
+
+    Raises:
+        RequestError: names the field; nothing is ever ignored that would have had an effect.
+    """
+    _refuse_unsupported(body)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise _unsupported("best_of")
+    if body.suffix:
+        raise _unsupported("suffix")
+    if body.prompt_embeds:
+        raise _unsupported("prompt_embeds")
+    if body.echo and body.logprobs is not None:
+        raise RequestError("echo together with logprobs is not supported yet", param="logprobs")
+    _check_max_tokens("max_tokens", body.max_tokens, minimum=0 if body.echo else 1, max_model_len=max_model_len)
+    return _sampling_params(body, body.max_tokens, body.logprobs, vocab_size)
+
+
+def chat_params(body: ChatBody, *, max_model_len: int, vocab_size: int) -> SamplingParams:
+    """Check everything about a chat completion that does not need its messages; see completion_params."""
+    _refuse_unsupported(body)
+    _refuse_tools(body)
+    if body.echo:
+        raise _unsupported("echo")
+    if body.modalities not in (None, [], ["text"]):
+        raise _unsupported("modalities")
+    _check_max_tokens("max_tokens", body.max_tokens, minimum=1, max_model_len=max_model_len)
+    _check_max_tokens("max_completion_tokens", body.max_completion_tokens, minimum=1, max_model_len=max_model_len)
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    return _sampling_params(body, max_tokens, _chat_logprobs(body), vocab_size)
+
+
+def _chat_logprobs(body: ChatBody) -> int | None:
+    top = body.top_logprobs
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise RequestError(
+            f"top_logprobs must be at least 0 and at most {MAX_LOGPROBS}, got {top}", param="top_logprobs"
+        )
+    if top and not body.logprobs:
+        raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
+    return (top or 0) if body.logprobs else None
+
+
+def _sampling_params(
+    body: GenerationBody, max_tokens: int | None, logprobs: int | None, vocab_size: int
+) -> SamplingParams:
+    given = {name: getattr(body, name) for name in _SAME_NAME}
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    if any(len(string) > MAX_STOP_STRING_LENGTH for string in stop):
+        raise RequestError(f"stop: a string is longer than {MAX_STOP_STRING_LENGTH} characters", param="stop")
+    _check_stream_options(body)
+    _check_labels(body)
+    allowed = body.allowed_token_ids
+    if allowed is not None:
+        check_in_vocabulary("allowed_token_ids", allowed, vocab_size)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        stop=stop,
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        logit_bias=_logit_bias(body.logit_bias, vocab_size),
+        allowed_token_ids=None if allowed is None else tuple(allowed),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _check_max_tokens(name: str, value: int | None, *, minimum: int, max_model_len: int) -> None:
+    if value is None:
+        return
+    if value < minimum:
+        only_echo = "" if minimum == 0 or value < 0 else " (0 only with echo)"
+        raise RequestError(f"{name} must be at least {minimum}{only_echo}, got {value}", param=name)
+    if value > max_model_len:
+        raise RequestError(
+            f"{name} is too large: {value}. This model's maximum context length is {max_model_len} tokens, "
+            "prompt and output together.",
+            param=name,
+        )
+
+
+def _check_stream_options(body: GenerationBody) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise RequestError("stream_options is for streams: set stream to true", param="stream_options")
+
+
+def _check_labels(body: GenerationBody) -> None:
+    if body.cache_salt == "":
+        raise RequestError("cache_salt must not be empty; leave it out to share the cache", param="cache_salt")
+    if body.priority is not None and not -(2**31) <= body.priority < 2**31:
+        raise RequestError(f"priority must fit into 32 bits, got {body.priority}", param="priority")
+    if body.request_id is not None and not 0 < len(body.request_id) <= 256:
+        raise RequestError("request_id must have 1 to 256 characters", param="request_id")
+
+
+def _logit_bias(given: dict[str, float] | None, vocab_size: int) -> dict[int, float] | None:
+    """Keys as token ids of the vocabulary, values clamped to +-100."""
+    if not given:
+        return None
+    biases: dict[int, float] = {}
+    outside: list[str] = []
+    for key, value in given.items():
+        if not key.removeprefix("-").isdecimal() or not key.isascii():
+            raise RequestError(f"logit_bias: the key {key[:50]!r} is not a token id", param="logit_bias")
+        if len(key) > 20 or not 0 <= int(key) < vocab_size:
+            outside.append(key[:20])
+            continue
+        biases[int(key)] = max(-MAX_LOGIT_BIAS, min(MAX_LOGIT_BIAS, value))
+    if outside:
+        raise _outside_vocabulary("logit_bias", outside, vocab_size)
+    return biases
+
+
+def check_in_vocabulary(param: str, token_ids: Iterable[int], vocab_size: int) -> None:
+    """RequestError naming the ids that are no tokens."""
+    outside = [str(token_id) for token_id in token_ids if not 0 <= token_id < vocab_size]
+    if outside:
+        raise _outside_vocabulary(param, outside, vocab_size)
+
+
+def _outside_vocabulary(param: str, token_ids: list[str], vocab_size: int) -> RequestError:
+    shown = ", ".join(token_ids[:5]) + (", ..." if len(token_ids) > 5 else "")
+    return RequestError(
+        f"{param}: token id {shown} is out of vocabulary; the vocabulary size is {vocab_size}", param=param
+    )
+
+
+def _unsupported(param: str) -> RequestError:
+    return RequestError(f"{param} is not supported yet", param=param)
+
+
+def _refuse_unsupported(body: GenerationBody) -> None:
+    if body.use_beam_search:
+        raise _unsupported("use_beam_search")
+    if body.bad_words:
+        raise _unsupported("bad_words")
+    if body.prompt_logprobs is not None:
+        raise _unsupported("prompt_logprobs")
+    for name in ("guided_json", "guided_regex", "guided_choice", "guided_grammar"):
+        if getattr(body, name) is not None:
+            raise _unsupported(name)
+    if any(value is not None for value in (body.structured_outputs or {}).values()):
+        raise _unsupported("structured_outputs")
+    _refuse_response_format(body.response_format)
+
+
+def _refuse_response_format(response_format: JsonObject | None) -> None:
+    if response_format is None or response_format.get("type") == "text":
+        return
+    kind = response_format.get("type")
+    if kind not in ("json_object", "json_schema", "structural_tag"):
+        raise RequestError(
+            "response_format.type must be text, json_object or json_schema", param="response_format.type"
+        )
+    raise RequestError(f"response_format of type {kind} is not supported yet", param="response_format")
+
+
+def _refuse_tools(body: ChatBody) -> None:
+    if body.tools == []:
+        raise RequestError("tools must not be empty; leave it out", param="tools")
+    if body.tools is None and body.tool_choice not in (None, "none"):
+        raise RequestError("tool_choice needs tools", param="tool_choice")
+    if body.tools is not None:
+        raise _unsupported("tools")
+    if body.functions:
+        raise _unsupported("functions")
+    if body.function_call not in (None, "none", "auto"):
+        raise _unsupported("function_call")

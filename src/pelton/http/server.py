@@ -1,0 +1,203 @@
+"""The socket, and uvicorn on it: drains on the first signal, ends at once on the second."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Generator
+from http import HTTPStatus
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from pelton.config import EngineConfig
+from pelton.engine.protocol import EngineClient
+from pelton.errors import RequestError
+from pelton.http.app import create_app
+from pelton.http.errors import error_body
+from pelton.http.gate import Lifecycle
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 2048
+KEEP_ALIVE_SECONDS = 75  # above the idle time of client pools, so that they close first
+WRITE_TIMEOUT_SECONDS = 30.0
+MAX_HEADER_BYTES = 64 * 2**10
+MAX_HEADERS = 256
+_ABORT_SECONDS = 2.0  # for aborted requests to send their last chunk
+
+
+def bind(config: EngineConfig) -> socket.socket:
+    """A listening socket: from here on connections queue, even before anything serves them.
+
+    Raises:
+        ValueError: the address is taken or not ours; names the setting and the fix.
+    """
+    if config.uds is not None:
+        return _bind_unix(config.uds)
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((config.host, config.port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ValueError(
+                f"port {config.port} is in use; choose another with --port, or stop what holds it"
+            ) from None
+        raise ValueError(
+            f"cannot listen on host {config.host}, port {config.port}: {error.strerror or error}"
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+def _bind_unix(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if Path(path).is_socket() and not _accepts(path):
+            Path(path).unlink()  # left behind by a server that was killed
+        listener.bind(path)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ValueError(f"uds {path} is in use; choose another path with --uds, or stop what holds it") from None
+        raise ValueError(f"cannot listen on uds {path}: {error.strerror or error}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def _accepts(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
+
+
+async def run_server(engine: EngineClient, config: EngineConfig, sock: socket.socket) -> int:
+    """Serve on `sock` until SIGTERM or SIGINT; returns the exit code.
+
+    The first signal drains: new requests get a 503, running ones have `config.shutdown_timeout` seconds, then they end
+    with finish_reason "abort". A second signal ends at once.
+    """
+    lifecycle = Lifecycle()
+    server = _Server(create_app(engine, lifecycle))
+    loop = asyncio.get_running_loop()
+    draining: list[asyncio.Task[None]] = []
+
+    def on_signal() -> None:
+        if draining:
+            logger.warning("second signal: ending at once")
+            server.force_exit = server.should_exit = True
+        else:
+            lifecycle.draining = True
+            draining.append(loop.create_task(_drain(engine, config, lifecycle, server)))
+
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        await server.serve(sockets=[sock])
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+        for task in draining:
+            task.cancel()
+        if config.uds is not None:
+            Path(config.uds).unlink(missing_ok=True)
+    return 0
+
+
+async def _drain(engine: EngineClient, config: EngineConfig, lifecycle: Lifecycle, server: uvicorn.Server) -> None:
+    logger.info("draining: %d requests have %g s to end", lifecycle.num_active, config.shutdown_timeout)
+    try:
+        if not await lifecycle.wait_idle(config.shutdown_timeout):
+            logger.warning("aborting %d requests", lifecycle.num_active)
+            await engine.abort_all()
+            await lifecycle.wait_idle(_ABORT_SECONDS)
+    finally:
+        server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling, which would close the listener before requests are drained."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        config = uvicorn.Config(
+            app,
+            http=_Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=int(_ABORT_SECONDS),
+        )
+        super().__init__(config)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's protocol with bounds on headers and on how long a client may leave its data unread."""
+
+    _num_header_bytes = 0
+    _refusal: tuple[HTTPStatus, str] | None = None
+    _write_deadline: asyncio.TimerHandle | None = None
+
+    def on_message_begin(self) -> None:
+        self._num_header_bytes = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._num_header_bytes += len(name) + len(value)
+        if self._num_header_bytes > MAX_HEADER_BYTES or len(self.headers) >= MAX_HEADERS:
+            self._refusal = (
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                f"The headers are more than {MAX_HEADERS} or larger than {MAX_HEADER_BYTES} bytes",
+            )
+            raise ValueError("headers too large")  # ends the parsing; send_400_response answers
+        super().on_header(name, value)
+
+    def send_400_response(self, msg: str) -> None:
+        status, message = self._refusal or (HTTPStatus.BAD_REQUEST, msg)
+        body = error_body(RequestError(message, status=status))
+        headers = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + headers + body)
+        self.transport.close()
+
+    def pause_writing(self) -> None:
+        # The stream that feeds this connection stops at once; a client that stays away loses it.
+        super().pause_writing()
+        self._write_deadline = self.loop.call_later(WRITE_TIMEOUT_SECONDS, self._cut_off)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._cancel_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_deadline()
+        super().connection_lost(exc)
+
+    def _cut_off(self) -> None:
+        logger.warning("closing a connection whose client has read nothing for %g s", WRITE_TIMEOUT_SECONDS)
+        self.transport.abort()
+
+    def _cancel_deadline(self) -> None:
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+            self._write_deadline = None

@@ -1,0 +1,229 @@
+"""A fake engine that emits given token ids through the real detokenizer, and clients that talk to an app over it."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import tokenizers
+from starlette.applications import Starlette
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
+from pelton.config import EngineConfig
+from pelton.engine.delta import to_delta
+from pelton.engine.protocol import Health
+from pelton.engine.text import TextStream
+from pelton.http.app import create_app
+from pelton.model_config import ModelInfo
+from pelton.tokenizer import Tokenizer
+from pelton.tokenizer.tokenizer import SpecialTokens
+from pelton.types import Delta, EngineStats, FinishReason, Output, SamplingParams, TokenLogprobs
+
+BOS, EOS = "<|im_start|>", "<|im_end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+Script = Sequence[int] | Callable[[Sequence[int], SamplingParams], Sequence[int]]
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """256 byte tokens, a few merges and two special tokens: characters outside ASCII take several tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {character: index for index, character in enumerate(alphabet)}
+    merges = [("D", "E"), ("DE", "F"), ("H", "I"), ("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w")]
+    for left, right in merges:
+        vocabulary[left + right] = len(vocabulary)
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (BOS, EOS)])
+    return Tokenizer(
+        backend,
+        SpecialTokens(
+            bos_token=BOS,
+            eos_token=EOS,
+            eos_token_ids=(backend.token_to_id(EOS),),
+            chat_templates={"default": CHAT_TEMPLATE},
+        ),
+    )
+
+
+@dataclass
+class Call:
+    """One call of FakeEngine.generate."""
+
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    priority: int
+    salt: str
+    ended: FinishReason | None = None  # "abort" where the generator was closed
+
+
+@dataclass
+class FakeEngine:
+    """Implements EngineClient.
+
+    Args:
+        script: the ids to emit, or a function of (prompt ids, params) that gives them; a script that runs out ends with
+            EOS. By default ids drawn from (prompt, seed).
+        num_tokens_per_delta: how many ids one delta carries.
+        delay: seconds between deltas.
+        fail_after: raise `error` before this delta (0: before the first).
+    """
+
+    script: Script | None = None
+    config: EngineConfig = field(default_factory=lambda: EngineConfig(max_model_len=2048, served_model_name="tiny"))
+    tokenizer: Tokenizer = field(default_factory=tiny_tokenizer)
+    num_tokens_per_delta: int = 1
+    delay: float = 0.0
+    fail_after: int | None = None
+    error: Exception = field(default_factory=lambda: RuntimeError("planted at /secret/path"))
+    health: Health = "ok"
+    num_cached_tokens: int = 0
+    stats: EngineStats = field(default_factory=EngineStats)
+    calls: list[Call] = field(default_factory=list)
+    num_live: int = 0
+    aborting: bool = False
+
+    @property
+    def info(self) -> ModelInfo:
+        return ModelInfo(
+            architecture="LlamaForCausalLM",
+            vocab_size=self.tokenizer.vocab_size,
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            num_key_value_heads=1,
+            head_dim=8,
+            max_position_embeddings=2048,
+        )
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    async def generate(
+        self, prompt_ids: Sequence[int], params: SamplingParams, *, priority: int = 0, salt: str = ""
+    ) -> AsyncGenerator[Delta, None]:
+        assert params.n == 1
+        assert params.max_tokens is not None
+        assert 0 < len(prompt_ids) < (self.config.max_model_len or 0)
+        call = Call(tuple(prompt_ids), params, priority, salt)
+        self.calls.append(call)
+        self.num_live += 1
+        text = TextStream(self.tokenizer, params)
+        try:
+            for position, output in enumerate(self._outputs(prompt_ids, params)):
+                if self.fail_after is not None and position >= self.fail_after:
+                    raise self.error
+                await asyncio.sleep(self.delay)
+                delta = to_delta(text, Output(0, finish_reason="abort") if self.aborting else output)
+                call.ended = delta.finish_reason
+                yield delta
+                if delta.finish_reason is not None:
+                    return
+        finally:
+            self.num_live -= 1
+            call.ended = call.ended or "abort"
+
+    async def abort_all(self) -> None:
+        self.aborting = True
+
+    def _outputs(self, prompt_ids: Sequence[int], params: SamplingParams) -> list[Output]:
+        ids, finish_reason, stop_reason = self._sequence(prompt_ids, params)
+        size = self.num_tokens_per_delta
+        outputs = [
+            Output(
+                0,
+                token_ids=tuple(ids[start : start + size]),
+                logprobs=self._logprobs(ids[start : start + size], params),
+                num_cached_tokens=self.num_cached_tokens,
+            )
+            for start in range(0, len(ids), size)
+        ]
+        last = outputs[-1]
+        outputs[-1] = Output(0, last.token_ids, last.logprobs, finish_reason, stop_reason, self.num_cached_tokens)
+        return outputs
+
+    def _sequence(
+        self, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> tuple[list[int], FinishReason, int | None]:
+        emitted: list[int] = []
+        eos = self.tokenizer.eos_token_ids[0]
+        scripted = self._script(prompt_ids, params)
+        while True:
+            token = scripted[len(emitted)] if len(emitted) < len(scripted) else eos
+            emitted.append(token)
+            if len(emitted) > params.min_tokens:
+                if token == eos and not params.ignore_eos:
+                    return emitted, "stop", None
+                if token in params.stop_token_ids:
+                    return emitted, "stop", token
+            if len(emitted) == params.max_tokens:
+                return emitted, "length", None
+
+    def _script(self, prompt_ids: Sequence[int], params: SamplingParams) -> Sequence[int]:
+        if callable(self.script):
+            return self.script(prompt_ids, params)
+        if self.script is not None:
+            return self.script
+        seed = None if params.seed is None else f"{params.seed} {list(prompt_ids)}"
+        generator = random.Random(seed)
+        return [generator.randrange(32, 127) for _ in range(params.max_tokens or 0)]
+
+    def _logprobs(self, ids: Sequence[int], params: SamplingParams) -> tuple[TokenLogprobs, ...] | None:
+        """The sampled token has logprob -0.5 and rank 2, the alternatives -0.25, -1, -1.5 ..."""
+        if params.logprobs is None:
+            return None
+        entries: list[TokenLogprobs] = []
+        for token in ids:
+            others = [(token + step) % 256 for step in range(1, params.logprobs + 1)]
+            ranked = [others[0], token, *others[1:]][: params.logprobs] if params.logprobs else []
+            values = (-0.25, -0.5, *(-float(rank) for rank in range(1, 30)))
+            entries.append(TokenLogprobs(token, -0.5, 2, tuple(zip(ranked, values, strict=False))))
+        return tuple(entries)
+
+
+@dataclass
+class Client:
+    """A blocking client of an app, without a network: one event loop per request."""
+
+    app: Starlette
+
+    @classmethod
+    def of(cls, engine: FakeEngine) -> "Client":
+        return cls(create_app(engine))
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return asyncio.run(self._request(method, path, options))
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, body: object, **options: Any) -> httpx.Response:
+        return self.request("POST", path, json=body, **options)
+
+    def events(self, path: str, body: Mapping[str, object]) -> list[dict[str, Any]]:
+        """The JSON of every event of a stream, which must end with [DONE]."""
+        return parse_events(self.post(path, {**body, "stream": True}))
+
+    async def _request(self, method: str, path: str, options: dict[str, Any]) -> httpx.Response:
+        transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.request(method, path, **options)
+
+
+def parse_events(response: httpx.Response) -> list[dict[str, Any]]:
+    """Split a stream's bytes strictly: data lines and blank lines in turn, [DONE] last and once."""
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/event-stream")
+    blocks = response.content.decode().split("\n\n")
+    assert blocks.pop() == ""
+    assert all(block.startswith("data: ") and "\n" not in block for block in blocks)
+    assert blocks.pop() == "data: [DONE]"
+    return [json.loads(block.removeprefix("data: ")) for block in blocks]
