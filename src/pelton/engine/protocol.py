@@ -55,7 +55,7 @@ class EngineClient(Protocol):
         ...
 
 
-class Start(msgspec.Struct, frozen=True, tag="start"):
+class Start(msgspec.Struct, frozen=True, tag="start", array_like=True):
     """First message to the engine process: load this model with these resolved settings."""
 
     config: EngineConfig
@@ -78,13 +78,13 @@ class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
     request_ids: tuple[int, ...]
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     """First message from the engine process: it can take requests."""
 
     stats: EngineStats
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
     """The engine process cannot start, and why."""
 
     message: str
