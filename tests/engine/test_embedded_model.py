@@ -1,0 +1,189 @@
+"""The embedded model: greedy output equals transformers', and is the same whatever else happens in the engine."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from pelton.engine.engine import Engine
+from pelton.layers.context import LayerContext
+from pelton.models import build_model
+from pelton.models.llama import LlamaForCausalLM
+from pelton.runner.kv_cache import allocate_layers
+from pelton.runner.runner import Runner
+from pelton.sched.pages import PagePool
+from pelton.sched.scheduler import Scheduler
+from pelton.types import SamplingParams
+from pelton.weights.checkpoint import open_checkpoint
+from pelton.weights.hub import locate
+from pelton.weights.load import load_weights
+from pelton.weights.model_files import ModelFiles
+
+CPU = torch.device("cpu")
+PAGE_SIZE = 16
+MAX_MODEL_LEN = 1024
+TOPICS = ["the sea", "prime numbers", "a recipe for bread", "def fibonacci(n):", "Paris", "die Katze", "2 + 2 =", "🫠"]
+
+
+def load(files: ModelFiles, dtype: torch.dtype) -> LlamaForCausalLM:
+    model = build_model(files.info(), LayerContext(dtype, CPU, MAX_MODEL_LEN))
+    load_weights(model, open_checkpoint(files.path, dtype=dtype), model.tied_names)
+    return model
+
+
+class Harness:
+    """Engines of any shape around one loaded model."""
+
+    def __init__(self, files: ModelFiles, dtype: torch.dtype) -> None:
+        self.info = files.info()
+        self.dtype = dtype
+        self.model = load(files, dtype)
+
+    def engine(
+        self, *, budget: int = 512, max_running: int = 64, num_pages: int = 1024, caching: bool = False
+    ) -> Engine:
+        kv = allocate_layers(self.info, num_pages, PAGE_SIZE, self.dtype, CPU)
+        scheduler = Scheduler(
+            PagePool(num_pages, PAGE_SIZE),
+            max_batch_tokens=budget,
+            max_running=max_running,
+            max_model_len=MAX_MODEL_LEN,
+            eos_token_ids=self.info.eos_token_ids,
+            enable_prefix_caching=caching,
+        )
+        return Engine(scheduler, Runner(self.model, kv, self.info, PAGE_SIZE, CPU))
+
+
+def run(engine: Engine, prompts: Sequence[Sequence[int]], max_tokens: int, first_id: int = 0) -> list[list[int]]:
+    """Greedy output ids of all prompts, submitted at once."""
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
+    outputs: dict[int, list[int]] = {}
+    for index, prompt in enumerate(prompts):
+        assert engine.add(first_id + index, prompt, params) is None
+        outputs[first_id + index] = []
+    while engine.has_work:
+        for output in engine.step():
+            assert output.error is None
+            if output.request_id in outputs:
+                outputs[output.request_id] += output.token_ids
+    return list(outputs.values())
+
+
+@pytest.fixture(scope="module")
+def files() -> ModelFiles:
+    return ModelFiles(locate(None))
+
+
+@pytest.fixture(scope="module")
+def prompts(files: ModelFiles) -> list[list[int]]:
+    """Twenty prompts of 1 to about 300 tokens."""
+    tokenizer = files.tokenizer()
+    rng = random.Random(7)
+    texts = [f"{rng.choice(['Tell me about', 'Write on', 'Here is'])} {topic}" for topic in TOPICS]
+    texts += [" and ".join(rng.choices(TOPICS, k=count)) for count in (1, 2, 3, 5, 8, 13, 21, 30, 40, 50, 60)]
+    return [tokenizer.encode(text) for text in texts] + [[rng.randrange(100, 40000)]]
+
+
+@pytest.fixture(scope="module")
+def harness(files: ModelFiles) -> Harness:
+    return Harness(files, torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def alone(harness: Harness, prompts: list[list[int]]) -> list[list[int]]:
+    """Each prompt's greedy output with nothing else in the engine."""
+    return [run(harness.engine(), [prompt], 24)[0] for prompt in prompts]
+
+
+def test_greedy_output_equals_transformers_on_the_same_weights(files: ModelFiles, prompts: list[list[int]]) -> None:
+    outputs = run(Harness(files, torch.float32).engine(), prompts, 64)
+    path = Path(files.path)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    ).eval()
+    for prompt, output in zip(prompts, outputs, strict=True):
+        # If every token is the reference's own choice after the tokens before it, so is the whole continuation.
+        with torch.inference_mode():
+            logits = reference(torch.tensor([prompt + output])).logits[0]
+        assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == output
+        assert len(output) == 64 or output[-1] in files.info().eos_token_ids
+
+
+def test_greedy_output_is_the_same_in_a_batch_of_64(
+    harness: Harness, prompts: list[list[int]], alone: list[list[int]]
+) -> None:
+    rng = random.Random(3)
+    others = [[rng.randrange(100, 40000) for _ in range(rng.randrange(1, 80))] for _ in range(64 - len(prompts))]
+    assert run(harness.engine(), [*prompts, *others], 24)[: len(prompts)] == alone
+
+
+@pytest.mark.parametrize("budget", [1, 7, 64, 512])
+def test_greedy_output_is_the_same_with_any_chunk_size(
+    budget: int, harness: Harness, prompts: list[list[int]], alone: list[list[int]]
+) -> None:
+    chosen = slice(0, 10) if budget == 1 else slice(None)  # one token a step takes its time
+    assert run(harness.engine(budget=budget), prompts[chosen], 24) == alone[chosen]
+
+
+def test_greedy_output_is_the_same_when_requests_are_preempted(
+    harness: Harness, prompts: list[list[int]], alone: list[list[int]]
+) -> None:
+    engine = harness.engine(num_pages=64)
+    assert run(engine, prompts, 24) == alone
+    assert engine.stats.num_preemptions > 0
+
+
+def test_greedy_output_is_the_same_with_prefix_hits(
+    harness: Harness, prompts: list[list[int]], alone: list[list[int]]
+) -> None:
+    engine = harness.engine(caching=True)
+    assert run(engine, prompts, 24) == alone
+    assert run(engine, prompts, 24, first_id=100) == alone
+    assert engine.stats.prefix_cache_hits > 500
+
+
+def test_greedy_output_is_the_same_after_aborts_beside_it(
+    harness: Harness, prompts: list[list[int]], alone: list[list[int]]
+) -> None:
+    engine = harness.engine(budget=64, caching=True)
+    rng = random.Random(5)
+    noise = range(1000, 1020)
+    for request_id in noise:
+        prompt = prompts[rng.randrange(len(prompts))] + [rng.randrange(100, 40000) for _ in range(20)]
+        engine.add(request_id, prompt, SamplingParams(temperature=1.0, seed=request_id, max_tokens=200))
+    params = SamplingParams(temperature=0.0, max_tokens=24)
+    outputs: dict[int, list[int]] = {index: [] for index in range(len(prompts))}
+    for index, prompt in enumerate(prompts):
+        engine.add(index, prompt, params)
+    victims = list(noise)
+    while engine.has_work:
+        if victims and rng.random() < 0.5:
+            engine.abort(victims.pop())
+        for output in engine.step():
+            if output.request_id in outputs:
+                outputs[output.request_id] += output.token_ids
+    assert list(outputs.values()) == alone
+    assert engine.stats.num_aborted > 5
+
+
+def test_seeded_sampling_is_the_same_in_any_batch(harness: Harness, prompts: list[list[int]]) -> None:
+    params = SamplingParams(temperature=0.9, top_p=0.95, seed=42, max_tokens=16)
+
+    def sample(num_neighbours: int) -> list[int]:
+        engine = harness.engine(budget=100)
+        for index in range(num_neighbours):
+            engine.add(10 + index, prompts[index], SamplingParams(temperature=1.0, seed=index, max_tokens=30))
+        engine.add(0, prompts[12], params)
+        return [
+            token
+            for _ in range(200)
+            for output in engine.step()
+            if output.request_id == 0
+            for token in output.token_ids
+        ]
+
+    assert len(sample(0)) == 16
+    assert sample(0) == sample(9)
