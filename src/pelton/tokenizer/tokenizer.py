@@ -38,6 +38,7 @@ class Tokenizer:
         self.special_ids = frozenset(
             token_id for token_id, token in added.items() if token.special or token.content in named
         )
+        self._adds_bos = backend.encode("").ids[:1] == [self.bos_token_id]
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
 
     @classmethod
@@ -86,7 +87,7 @@ class Tokenizer:
             ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         except TypeError as error:
             raise _unicode_error([text], error) from error
-        return self._without_second_bos(ids) if add_special_tokens else ids
+        return self._without_second_bos(ids) if add_special_tokens and self._adds_bos else ids
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
         """`encode` of each text, over several threads."""
@@ -94,7 +95,8 @@ class Tokenizer:
             encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         except TypeError as error:
             raise _unicode_error(texts, error) from error
-        return [self._without_second_bos(each.ids) if add_special_tokens else each.ids for each in encodings]
+        batch = [encoding.ids for encoding in encodings]
+        return [self._without_second_bos(ids) for ids in batch] if add_special_tokens and self._adds_bos else batch
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True, continuation: bool = False) -> str:
         """Text of token ids; ids outside the vocabulary stand for nothing.
