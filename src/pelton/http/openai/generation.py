@@ -132,8 +132,10 @@ async def run(service: Service, job: Generation) -> AsyncGenerator[Progress, Non
     """Every delta of every choice, as they come. Closing this aborts what still runs.
 
     Raises:
-        RequestError, EngineDeadError: as EngineClient.generate; the other choices are aborted.
+        RequestError: the queue is full; or as EngineClient.generate, and then the other choices are aborted.
+        EngineDeadError: as EngineClient.generate.
     """
+    refuse_when_full(service)  # again: others may have come while this one's prompt was tokenized
     choices = _choices(service, job)
     per_prompt = [params_for_prompt(job.params, len(prompt.token_ids), service.max_model_len) for prompt in job.prompts]
     outcome: FinishReason = "abort"
