@@ -11,6 +11,7 @@
 namespace pelton {
 namespace {
 
+constexpr int kCacheLine = 64;
 constexpr int kMaxBlock = 12;  // queries of a block: 12 x 2 accumulators leave room for the operands
 
 int smaller(int a, int b) { return a < b ? a : b; }
@@ -69,9 +70,14 @@ void score_vectors(const AttentionProblem& problem, const AttentionSegment& segm
                    float* scores) {
   constexpr int kDims = Cache::kDimsPerLoad;
   const std::byte* keys[Vectors];
+  const std::byte* next_keys[Vectors];
+  const std::byte* values[Vectors];
   for (int v = 0; v < Vectors; ++v) {
     // Outside the vectors to visit a neighbour is computed again, and never looked at.
-    keys[v] = segment.keys[smaller(larger(first + v, segment.first_vector), segment.end_vector - 1)];
+    const int vector = smaller(larger(first + v, segment.first_vector), segment.end_vector - 1);
+    keys[v] = segment.keys[vector];
+    next_keys[v] = segment.keys[smaller(vector + Vectors, segment.end_vector - 1)];
+    values[v] = segment.values[vector];
   }
   __m512 sums[Queries][Vectors];
   for (auto& row : sums) {
@@ -83,7 +89,11 @@ void score_vectors(const AttentionProblem& problem, const AttentionSegment& segm
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) {
       Cache::load_keys(keys[v], loaded[v]);
+      _mm_prefetch(next_keys[v], _MM_HINT_T0);
+      _mm_prefetch(values[v], _MM_HINT_T1);
       keys[v] += step;
+      next_keys[v] += step;
+      values[v] += kCacheLine;
     }
 #pragma GCC unroll 12
     for (int q = 0; q < Queries; ++q) {
@@ -196,10 +206,9 @@ void load_queries(const AttentionProblem& problem, const AttentionTile& tile, fl
     for (int d = 0; d < problem.head_dim; d += kLanes) {
       __m512 loaded;
       if (problem.query_type == ElementType::kBFloat16) {
-        const auto* from = static_cast<const BFloat16*>(problem.query) + offset + d;
-        loaded = widen_bfloat16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+        loaded = load_lanes(static_cast<const BFloat16*>(problem.query) + offset + d);
       } else {
-        loaded = _mm512_loadu_ps(static_cast<const float*>(problem.query) + offset + d);
+        loaded = load_lanes(static_cast<const float*>(problem.query) + offset + d);
       }
       _mm512_storeu_ps(queries + i * problem.head_dim + d, _mm512_mul_ps(loaded, scale));
     }
@@ -249,10 +258,9 @@ void merge(const AttentionProblem& problem, int queries, const SoftmaxState& int
 
 void store_vector(const AttentionProblem& problem, int64_t offset, __m512 values) {
   if (problem.query_type == ElementType::kBFloat16) {
-    auto* out = static_cast<BFloat16*>(problem.output) + offset;
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), narrow_to_bfloat16(values));
+    store_lanes(static_cast<BFloat16*>(problem.output) + offset, values);
   } else {
-    _mm512_storeu_ps(static_cast<float*>(problem.output) + offset, values);
+    store_lanes(static_cast<float*>(problem.output) + offset, values);
   }
 }
 

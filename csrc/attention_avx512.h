@@ -1,31 +1,16 @@
 // Vector pieces that the AVX-512 and AMX attention kernels share. Include from files compiled for AVX-512 only.
 #pragma once
-#include <immintrin.h>
-
 #include "attention.h"
+#include "lanes_avx512.h"
 
 namespace pelton {
 
 inline constexpr int kLanes = 16;
 
-static inline __m512 widen_bfloat16(__m256i values) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
-}
-
 // The even and the odd elements of 32 bf16 values.
 static inline __m512 even_bfloat16(__m512i values) { return _mm512_castsi512_ps(_mm512_slli_epi32(values, 16)); }
 static inline __m512 odd_bfloat16(__m512i values) {
   return _mm512_castsi512_ps(_mm512_and_si512(values, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
-}
-
-// Rounds to nearest even; NaNs become the quiet NaN.
-static inline __m256i narrow_to_bfloat16(__m512 values) {
-  const __m512i bits = _mm512_castps_si512(values);
-  const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(last, _mm512_set1_epi32(0x7fff)));
-  const __mmask16 nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
-  const __m512i result = _mm512_mask_mov_epi32(_mm512_srli_epi32(rounded, 16), nan, _mm512_set1_epi32(0x7fc0));
-  return _mm512_cvtepi32_epi16(result);
 }
 
 // 2^x, exactly 1 at 0 and exactly 0 below -150. Relative error below 1e-7 (the polynomial of Cephes' exp2f).

@@ -20,4 +20,5 @@ NB_MODULE(_cpu, m) {
   pelton::register_attention(m);
   pelton::register_linear(m);
   pelton::register_elementwise(m);
+  pelton::register_rope(m);
 }

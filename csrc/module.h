@@ -6,4 +6,5 @@ namespace pelton {
 void register_attention(nanobind::module_& m);
 void register_linear(nanobind::module_& m);
 void register_elementwise(nanobind::module_& m);
+void register_rope(nanobind::module_& m);
 }  // namespace pelton

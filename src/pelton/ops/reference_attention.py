@@ -39,9 +39,7 @@ def gather_row(key_cache: Tensor, value_cache: Tensor, pages: Tensor, context_le
     return keys[:context_len].float(), values[:context_len].float()
 
 
-def attend_row(
-    query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None, softcap: float
-) -> Tensor:
+def attend_row(query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None, softcap: float) -> Tensor:
     """Attention of a row's last tokens, query [n, H, D], over its keys and values [N, K, D]; all fp32."""
     num_tokens, num_heads, _ = query.shape
     group = num_heads // keys.shape[1]
@@ -71,12 +69,12 @@ def reference_write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cach
 
 
 def reference_rotate(heads: Tensor, cos_sin: Tensor, positions: Tensor) -> Tensor:
-    """Rotate the first rotary_dim dimensions of [T, heads, D] in fp32; halves are paired (GPT-NeoX style)."""
+    """The first rotary_dim dimensions of [T, heads, D] rotated, fp32; halves are paired (GPT-NeoX style)."""
     half = cos_sin.shape[1] // 2
     cos, sin = cos_sin[positions][:, None].split(half, dim=-1)  # [T, 1, half] each
     first, second, rest = heads.float().split([half, half, heads.shape[2] - 2 * half], dim=-1)
     rotated = (first * cos - second * sin, second * cos + first * sin, rest)
-    return torch.cat(rotated, dim=-1).to(heads.dtype)
+    return torch.cat(rotated, dim=-1)
 
 
 def reference_rope_and_cache(
@@ -91,4 +89,4 @@ def reference_rope_and_cache(
 ) -> Tensor:
     """`ops.rope.rope_and_cache`."""
     reference_write_kv(reference_rotate(key, cos_sin, positions), value, key_cache, value_cache, slots)
-    return reference_rotate(query, cos_sin, positions)
+    return reference_rotate(query, cos_sin, positions).to(query.dtype)

@@ -1,0 +1,88 @@
+"""Rotary position embedding of a step's queries and keys, fused with the write of its KV cache.
+
+T tokens, H query heads, K KV heads, D head size.
+"""
+
+import torch
+from torch import Tensor
+
+from pelton.kernels.cpu import extension
+from pelton.ops.kv import ELEMENT_TYPES, runs_on_cpu_kernel
+from pelton.ops.reference_attention import reference_rope_and_cache
+
+
+def rope_and_cache(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slots: Tensor,
+) -> Tensor:
+    """Rotate queries and keys (RoFormer, arXiv 2104.09864, section 3.2; halves are paired, as in GPT-NeoX), and cache.
+
+    Rotation is in fp32. Dimensions from rotary_dim on pass through. query, key and value may be views into one packed
+    projection: strides over T and heads are free.
+
+    Args:
+        query: [T, H, D], fp32 or bf16; key: [T, K, D] and value: [T, K, D] of the same type.
+        cos_sin: [max_position, rotary_dim] fp32: cosines in the first half of a row, sines in the second.
+        positions: [T] int64.
+        key_cache: see ops/kv.py; gets the rotated keys.
+        value_cache: see ops/kv.py.
+        slots: [T] int64; -1 caches nothing.
+
+    Returns:
+        The rotated query, [T, H, D], contiguous.
+    """
+    if extension is not None and runs_on_cpu_kernel(query, key, value, cache=(key_cache, value_cache)):
+        return cpu_rope_and_cache(query, key, value, cos_sin, positions, key_cache, value_cache, slots)
+    return reference_rope_and_cache(query, key, value, cos_sin, positions, key_cache, value_cache, slots)
+
+
+def cpu_rope_and_cache(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slots: Tensor,
+    *,
+    instruction_set: str = "",
+) -> Tensor:
+    """`rope_and_cache` in csrc. `instruction_set` "portable" limits the choice; "" takes the best."""
+    assert extension is not None
+    assert cos_sin.dtype == torch.float32
+    assert cos_sin.is_contiguous()
+    num_tokens, num_heads, head_dim = query.shape
+    out = torch.empty(num_tokens, num_heads, head_dim, dtype=query.dtype)
+    extension.rope_and_cache(
+        query.data_ptr(),
+        key.data_ptr(),
+        value.data_ptr(),
+        out.data_ptr(),
+        cos_sin.data_ptr(),
+        positions.data_ptr(),
+        key_cache.data_ptr(),
+        value_cache.data_ptr(),
+        slots.data_ptr(),
+        num_tokens,
+        num_heads,
+        key.shape[1],
+        head_dim,
+        cos_sin.shape[1],
+        value_cache.shape[2],
+        *query.stride()[:2],
+        *key.stride()[:2],
+        *value.stride()[:2],
+        key_cache.stride(0),
+        value_cache.stride(0),
+        ELEMENT_TYPES[query.dtype],
+        ELEMENT_TYPES[key_cache.dtype],
+        instruction_set,
+    )
+    return out

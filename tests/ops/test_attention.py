@@ -1,0 +1,228 @@
+"""Paged attention: against torch's own attention, between instruction sets, and bit for bit under any batching."""
+
+import math
+
+import pytest
+import torch
+
+from ops.paged_batches import PagedBatch, int32, paged_batch
+from pelton.kernels.cpu import extension
+from pelton.ops.attention import cpu_paged_attention, paged_attention
+from pelton.ops.kv import allocate_kv
+from pelton.ops.reference_attention import reference_paged_attention
+
+BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
+MIXED_ROWS = [(37, 100), (1, 1), (1, 16), (1, 17), (1, 700), (3, 260), (150, 150)]
+needs_extension = pytest.mark.skipif(extension is None, reason="the CPU kernels are not built")
+
+
+def instruction_sets() -> list[str]:
+    features = extension.features() if extension is not None else {}
+    return ["portable"] + ["avx512"] * features.get("avx512", False)
+
+
+def dense_attention(batch: PagedBatch, scale: float, window: int | None, softcap: float) -> torch.Tensor:
+    """Each row by itself in float64 from its unpaged keys, with torch's attention where that can do it."""
+    starts, out = batch.row_starts.tolist(), []
+    for row, (keys, values) in enumerate(zip(batch.keys, batch.values, strict=True)):
+        query = batch.query[starts[row] : starts[row + 1]].double().transpose(0, 1)  # [H, n, D]
+        group = query.shape[0] // keys.shape[1]
+        key, value = (x.double().transpose(0, 1).repeat_interleave(group, 0) for x in (keys, values))
+        distance = torch.arange(len(keys) - query.shape[1], len(keys))[:, None] - torch.arange(len(keys))
+        mask = (distance >= 0) & (distance < (window or len(keys)))
+        if softcap == 0:
+            result = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=scale)
+        else:
+            scores = softcap * torch.tanh(query @ key.transpose(1, 2) * scale / softcap)
+            result = scores.masked_fill(~mask, -math.inf).softmax(-1) @ value
+        out.append(result.transpose(0, 1))
+    return torch.cat(out)
+
+
+def assert_near(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """To within fp32 arithmetic, and one rounding where the result is bf16."""
+    relative = 2**-8 if actual.dtype == BFLOAT16 else 2e-5
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=relative, atol=2e-5)
+
+
+@pytest.mark.parametrize("cache_dtype", [FLOAT32, BFLOAT16])
+@pytest.mark.parametrize(("window", "softcap"), [(None, 0.0), (5, 0.0), (300, 0.0), (None, 8.0), (40, 2.0)])
+def test_reference_is_attention(cache_dtype: torch.dtype, window: int | None, softcap: float) -> None:
+    batch = paged_batch(MIXED_ROWS, cache_dtype=cache_dtype)
+    actual = reference_paged_attention(*batch.arguments(), 0.125, window, softcap)
+    assert_near(actual, dense_attention(batch, 0.125, window, softcap))
+
+
+@needs_extension
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize("query_dtype", [FLOAT32, BFLOAT16])
+@pytest.mark.parametrize("cache_dtype", [FLOAT32, BFLOAT16])
+@pytest.mark.parametrize(("window", "softcap"), [(None, 0.0), (5, 0.0), (300, 0.0), (None, 8.0), (40, 2.0)])
+def test_kernel_is_attention(
+    instruction_set: str, query_dtype: torch.dtype, cache_dtype: torch.dtype, window: int | None, softcap: float
+) -> None:
+    batch = paged_batch(MIXED_ROWS, query_dtype=query_dtype, cache_dtype=cache_dtype)
+    actual = cpu_paged_attention(*batch.arguments(), 0.125, window, softcap, instruction_set=instruction_set)
+    assert_near(actual, dense_attention(batch, 0.125, window, softcap))
+
+
+@needs_extension
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize("cache_dtype", [FLOAT32, BFLOAT16])
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads", "head_dim", "page_size"),
+    [
+        (4, 4, 16, 16),
+        (9, 3, 48, 32),
+        (8, 1, 80, 64),
+        (14, 2, 64, 48),
+        (16, 2, 96, 16),
+        (71, 1, 64, 16),
+        (3, 3, 256, 16),
+        (2, 1, 576, 32),
+    ],
+)
+def test_kernel_takes_every_shape(
+    instruction_set: str, cache_dtype: torch.dtype, num_heads: int, num_kv_heads: int, head_dim: int, page_size: int
+) -> None:
+    batch = paged_batch(
+        [(19, 300), (1, 65), (2, 2)],
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        page_size=page_size,
+        cache_dtype=cache_dtype,
+    )
+    scale = head_dim**-0.5
+    actual = cpu_paged_attention(*batch.arguments(), scale, None, 0.0, instruction_set=instruction_set)
+    assert_near(actual, dense_attention(batch, scale, None, 0.0))
+
+
+@needs_extension
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize(
+    ("query_dtype", "cache_dtype"), [(FLOAT32, FLOAT32), (FLOAT32, BFLOAT16), (BFLOAT16, BFLOAT16)]
+)
+@pytest.mark.parametrize(("window", "softcap"), [(None, 0.0), (5, 0.0), (270, 3.0)])
+def test_a_token_does_not_depend_on_its_batch(
+    instruction_set: str, query_dtype: torch.dtype, cache_dtype: torch.dtype, window: int | None, softcap: float
+) -> None:
+    rows = [(290, 290), (40, 300), (1, 530)]
+    batch = paged_batch(rows, num_heads=9, num_kv_heads=3, query_dtype=query_dtype, cache_dtype=cache_dtype)
+    threads = torch.get_num_threads()
+
+    def attend(part: PagedBatch, num_threads: int) -> torch.Tensor:
+        torch.set_num_threads(num_threads)
+        return cpu_paged_attention(*part.arguments(), 0.125, window, softcap, instruction_set=instruction_set)
+
+    try:
+        together = attend(batch, 2)
+        assert torch.equal(together, attend(batch, 1))
+        starts = batch.row_starts.tolist()
+        chunk_sizes = (1, 7, 16, 64, 290) if instruction_set != "portable" else (1, 64)
+        for chunk_size in chunk_sizes:
+            for row, (num_tokens, _) in enumerate(rows):
+                for begin in range(0, num_tokens, chunk_size):
+                    if chunk_size == 1 and begin % 17:  # a sample of all positions
+                        continue
+                    end = min(begin + chunk_size, num_tokens)
+                    # A neighbour before and behind, and with them another division of the work among threads.
+                    alone = attend(batch.part([(row, begin, end)]), 2)
+                    between = attend(batch.part([(2, 0, 1), (row, begin, end), (1, 3, 5)]), 1)[1:-2]
+                    expected = together[starts[row] + begin : starts[row] + end]
+                    assert torch.equal(alone, expected)
+                    assert torch.equal(between, expected)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@needs_extension
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize("page_size", [32, 64])
+def test_placement_of_pages_changes_nothing(instruction_set: str, page_size: int) -> None:
+    rows = [(50, 270), (1, 33)]
+    expected, moved = (paged_batch(rows, page_size=size, cache_dtype=BFLOAT16) for size in (16, page_size))
+    assert torch.equal(moved.keys[0], expected.keys[0])
+    assert not torch.equal(moved.page_table[:, :1], expected.page_table[:, :1])
+    results = [
+        cpu_paged_attention(*batch.arguments(), 0.125, None, 0.0, instruction_set=instruction_set)
+        for batch in (expected, moved)
+    ]
+    assert torch.equal(*results)
+
+
+@needs_extension
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+def test_rows_may_share_pages(instruction_set: str) -> None:
+    batch = paged_batch([(40, 100)], cache_dtype=BFLOAT16, query_dtype=BFLOAT16)
+    shared = batch.part([(0, 10, 30), (0, 10, 30), (0, 39, 40)])
+    actual = cpu_paged_attention(*shared.arguments(), 0.125, None, 0.0, instruction_set=instruction_set)
+    whole = cpu_paged_attention(*batch.arguments(), 0.125, None, 0.0, instruction_set=instruction_set)
+    assert torch.equal(actual, torch.cat([whole[10:30], whole[10:30], whole[39:]]))
+
+
+@needs_extension
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize("cache_dtype", [FLOAT32, BFLOAT16])
+def test_huge_scores_stay_finite(instruction_set: str, cache_dtype: torch.dtype) -> None:
+    batch = paged_batch([(20, 600), (1, 40)], magnitude=3e4, cache_dtype=cache_dtype)
+    actual = cpu_paged_attention(*batch.arguments(), 1.0, None, 0.0, instruction_set=instruction_set)
+    assert actual.isfinite().all()
+    torch.testing.assert_close(actual.double(), dense_attention(batch, 1.0, None, 0.0), rtol=1e-3, atol=1.0)
+
+
+@needs_extension
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+def test_not_a_number_is_not_hidden(instruction_set: str) -> None:
+    batch = paged_batch([(1, 40), (1, 40)])
+    batch.query[0, 0, 3] = math.nan
+    actual = cpu_paged_attention(*batch.arguments(), 1.0, None, 0.0, instruction_set=instruction_set)
+    assert actual[0, 0].isnan().all()
+    assert actual[0, 1:].isfinite().all()
+    assert actual[1].isfinite().all()
+
+
+@needs_extension
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize("query_dtype", [FLOAT32, BFLOAT16])
+@pytest.mark.parametrize("head_dim", [16, 48, 64])
+def test_kernel_writes_its_output_alone(instruction_set: str, query_dtype: torch.dtype, head_dim: int) -> None:
+    batch = paged_batch([(9, 20), (1, 3)], query_dtype=query_dtype, head_dim=head_dim)
+    guarded = torch.full((12, 6, head_dim), -123.0, dtype=query_dtype)
+    caches = batch.key_cache.clone(), batch.value_cache.clone()
+    cpu_paged_attention(*batch.arguments(), 0.125, None, 0.0, out=guarded[1:11], instruction_set=instruction_set)
+    assert (guarded[[0, 11]] == -123.0).all()
+    assert (guarded[1:11] != -123.0).all()
+    torch.testing.assert_close(caches, (batch.key_cache, batch.value_cache), rtol=0, atol=0, equal_nan=True)
+
+
+@needs_extension
+def test_query_may_be_a_view_of_a_packed_projection() -> None:
+    batch = paged_batch([(9, 20)], query_dtype=BFLOAT16)
+    packed = torch.full((9, 10 * 64), math.nan, dtype=BFLOAT16)
+    view = packed[:, : 6 * 64].view(9, 6, 64)
+    view.copy_(batch.query)
+    assert not view.is_contiguous()
+    actual = paged_attention(view, *batch.arguments()[1:], scale=0.125)
+    assert torch.equal(actual, paged_attention(*batch.arguments(), scale=0.125))
+
+
+@needs_extension
+def test_rows_without_tokens_are_skipped() -> None:
+    batch = paged_batch([(4, 20), (0, 0), (1, 8)])
+    assert_near(paged_attention(*batch.arguments(), scale=0.125), dense_attention(batch, 0.125, None, 0.0))
+
+
+def test_no_tokens_give_no_output() -> None:
+    caches = allocate_kv(1, 2, 16, 64, FLOAT32, "cpu")
+    empty = torch.empty(0, 6, 64)
+    actual = paged_attention(empty, *caches, int32([0]), int32([]), torch.empty(0, 1, dtype=torch.int32), scale=1.0)
+    assert actual.shape == (0, 6, 64)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "page_size", "cache_dtype"), [(24, 16, FLOAT32), (64, 8, FLOAT32), (64, 16, torch.float16)]
+)
+def test_other_layouts_and_types_run_on_the_reference(head_dim: int, page_size: int, cache_dtype: torch.dtype) -> None:
+    batch = paged_batch([(5, 30), (1, 9)], head_dim=head_dim, page_size=page_size, cache_dtype=cache_dtype)
+    assert_near(paged_attention(*batch.arguments(), scale=0.2), dense_attention(batch, 0.2, None, 0.0))
