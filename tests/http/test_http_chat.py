@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from fakes import EOS, Client, FakeEngine
 
 URL = "/v1/chat/completions"
@@ -155,7 +156,9 @@ def test_visible_special_tokens_have_entries():
 
 def test_top_logprobs_zero_are_empty_lists():
     _, client = scripted("ab")
-    content = client.post(URL, {**BODY, "logprobs": True, "top_logprobs": 0}).json()["choices"][0]["logprobs"]["content"]
+    content = client.post(URL, {**BODY, "logprobs": True, "top_logprobs": 0}).json()["choices"][0]["logprobs"][
+        "content"
+    ]
     assert [entry["top_logprobs"] for entry in content] == [[], []]
 
 
@@ -196,7 +199,9 @@ def test_a_client_s_template_gets_its_variables_and_documents():
     assert prompt_text(engine) == "hi|dry|T|low"
 
 
-@pytest.mark.parametrize("template", ["{{ raise_exception('Only user turns') }}", "{% if %}", "{{ 1 / 0 }}", "{{ x.y.z }}"])
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception('Only user turns') }}", "{% if %}", "{{ 1 / 0 }}", "{{ x.y.z }}"]
+)
 def test_a_template_that_fails_is_a_400_and_no_trace(template: str):
     _, client = scripted("a")
     response = client.post(URL, {**BODY, "chat_template": template})

@@ -5,12 +5,13 @@ import json
 
 import httpx
 import pytest
-from fakes import Client, FakeEngine
 
 from pelton.config import EngineConfig
 from pelton.errors import EngineDeadError, RequestError
 from pelton.http.body import MAX_BODY_BYTES
 from pelton.types import EngineStats
+
+from fakes import Client, FakeEngine
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -141,6 +142,7 @@ def test_chat_refuses_a_bad_field_by_name(client: Client, fields: dict[str, obje
         ({"prompt": [[1], [-7]]}, "prompt[1]", "token id -7 is out of vocabulary"),
         ({"prompt": [1] * 2048}, "prompt", "maximum context length is 2048 tokens"),
         ({"prompt": "x" * 5000}, "prompt", "your request has 5000"),
+        ({"prompt": "x" * 10**6}, "prompt", "at least"),
         ({"prompt": ["a"] * 2000, "n": 2}, "prompt", "4000 choices"),
         ({"max_tokens": 2049}, "max_tokens", "maximum context length is 2048 tokens"),
         ({"logprobs": 21}, "logprobs", "20"),
@@ -175,6 +177,9 @@ def test_completions_refuse_what_only_they_have(client: Client, fields: dict[str
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [7]}]}, "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": "x" * 3000}]}, "messages"),
+        ({"messages": [{"role": "user", "content": "x" * 10**6}]}, "messages"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"self": 1, "tools": 1}}, "chat_template_kwargs"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"max_completion_tokens": 9999}, "max_completion_tokens"),
         ({"top_logprobs": 5}, "top_logprobs"),
@@ -255,7 +260,9 @@ def test_a_malformed_body_is_a_400(client: Client, body: bytes):
     assert_canary(client)
 
 
-@pytest.mark.parametrize(("field", "number"), [("temperature", b"1e999"), ("seed", b"1" + b"0" * 5000)], ids=["float", "int"])
+@pytest.mark.parametrize(
+    ("field", "number"), [("temperature", b"1e999"), ("seed", b"1" + b"0" * 5000)], ids=["float", "int"]
+)
 def test_a_number_beyond_any_type_is_a_400(client: Client, field: str, number: bytes):
     body = b'{"prompt": "hi", "%s": %s}' % (field.encode(), number)
     response = client.request("POST", COMPLETIONS, content=body, headers={"Content-Type": "application/json"})

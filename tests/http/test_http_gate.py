@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from fakes import Client, FakeEngine
 
 import pelton
 from pelton.config import EngineConfig
 from pelton.http.app import create_app
 from pelton.http.gate import Lifecycle
 from pelton.http.service import root_model_name
+
+from fakes import Client, FakeEngine
 
 PROTECTED = [
     ("POST", "/v1/completions"),
@@ -31,7 +32,9 @@ def engine() -> FakeEngine:
 
 
 @pytest.mark.parametrize(("method", "path"), PROTECTED)
-@pytest.mark.parametrize("header", [None, "", "first", "Bearer", "Bearer ", "Bearer wrong", "Basic first", "Bearer firs"])
+@pytest.mark.parametrize(
+    "header", [None, "", "first", "Bearer", "Bearer ", "Bearer wrong", "Basic first", "Bearer firs"]
+)
 def test_without_a_valid_key_everything_but_probes_is_a_401(
     engine: FakeEngine, method: str, path: str, header: str | None
 ):

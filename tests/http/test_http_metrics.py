@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from fakes import Client, FakeEngine
 from prometheus_client.parser import text_string_to_metric_families
 
 from pelton.http.metrics import Histogram, MonotonicCounters
 from pelton.types import EngineStats
+
+from fakes import Client, FakeEngine
 
 URL = "/v1/completions"
 

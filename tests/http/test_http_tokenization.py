@@ -1,6 +1,7 @@
 """POST /tokenize and /detokenize."""
 
 import pytest
+
 from fakes import Client, FakeEngine
 
 MESSAGES = [{"role": "user", "content": "hello é"}]

@@ -12,6 +12,7 @@ from pelton.tokenizer import Tokenizer
 from pelton.types import JsonObject
 
 MAX_PROMPTS_TIMES_N = 2048
+_PLAUSIBLE_CHARACTERS_PER_TOKEN = 16
 _INLINE_CHARACTERS = 4096  # about a millisecond of tokenizing; longer texts go to a thread
 
 PromptItem = str | list[int]
@@ -36,7 +37,12 @@ async def completion_prompts(tokenizer: Tokenizer, body: CompletionBody, max_mod
             param="prompt",
         )
     texts = [item for item in items if isinstance(item, str)]
-    encoded = iter(await encode_texts(tokenizer, texts, add_special_tokens=body.add_special_tokens is not False))
+    limit = max_model_len if body.truncate_prompt_tokens is None else None
+    encoded = iter(
+        await encode_texts(
+            tokenizer, texts, add_special_tokens=body.add_special_tokens is not False, max_model_len=limit
+        )
+    )
     prompts: list[Prompt] = []
     for position, item in enumerate(items):
         if isinstance(item, str):
@@ -51,37 +57,55 @@ async def completion_prompts(tokenizer: Tokenizer, body: CompletionBody, max_mod
 
 
 async def chat_prompt(
-    tokenizer: Tokenizer, body: ChatFields, *, add_special_tokens: bool = False, reasoning_effort: str | None = None
+    tokenizer: Tokenizer,
+    body: ChatFields,
+    *,
+    max_model_len: int | None,
+    add_special_tokens: bool = False,
+    reasoning_effort: str | None = None,
 ) -> list[int]:
     """Render the messages and tokenize the result. Templates write BOS themselves, so none is added by default."""
     messages = normalize_messages(body.messages)
-    add_generation_prompt = body.add_generation_prompt
-    if body.continue_final_message and add_generation_prompt:
-        raise RequestError(
-            "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
-        )
-    if add_generation_prompt is None:
-        add_generation_prompt = not body.continue_final_message
-    variables = dict(body.chat_template_kwargs or {})
-    if reasoning_effort is not None:
-        variables.setdefault("reasoning_effort", reasoning_effort)
+    variables = _template_variables(body, reasoning_effort)
 
     def render() -> list[int]:
-        text = tokenizer.apply_chat_template(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=bool(body.continue_final_message),
-            tools=body.tools,
-            documents=body.documents,
-            chat_template=body.chat_template,
-            **variables,
-        )
+        text = tokenizer.apply_chat_template(messages, **variables)
+        _refuse_hopeless(tokenizer, text, max_model_len, "messages")
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     num_characters = sum(len(message["content"]) for message in messages)
-    if num_characters <= _INLINE_CHARACTERS and body.chat_template is None:
+    has_extras = body.chat_template or body.chat_template_kwargs or body.documents or body.tools
+    if num_characters <= _INLINE_CHARACTERS and not has_extras:
         return render()
     return await asyncio.to_thread(render)  # neither a long chat nor a client's template may stop the event loop
+
+
+def _template_variables(body: ChatFields, reasoning_effort: str | None) -> JsonObject:
+    """All that a template sees but the messages."""
+    if body.continue_final_message and body.add_generation_prompt:
+        raise RequestError(
+            "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
+        )
+    add_generation_prompt = body.add_generation_prompt
+    if add_generation_prompt is None:
+        add_generation_prompt = not body.continue_final_message
+    ours: JsonObject = {
+        "add_generation_prompt": add_generation_prompt,
+        "continue_final_message": bool(body.continue_final_message),
+        "tools": body.tools,
+        "documents": body.documents,
+        "chat_template": body.chat_template,
+    }
+    theirs = dict(body.chat_template_kwargs or {})
+    taken = sorted(theirs.keys() & {*ours, "messages", "self"})
+    if taken:
+        raise RequestError(
+            f"chat_template_kwargs: {', '.join(taken)} cannot be set here; use the field of that name if there is one",
+            param="chat_template_kwargs",
+        )
+    if reasoning_effort is not None:
+        theirs.setdefault("reasoning_effort", reasoning_effort)
+    return ours | theirs
 
 
 async def chat_completion_prompt(tokenizer: Tokenizer, body: ChatBody, max_model_len: int) -> Prompt:
@@ -89,6 +113,7 @@ async def chat_completion_prompt(tokenizer: Tokenizer, body: ChatBody, max_model
     token_ids = await chat_prompt(
         tokenizer,
         body,
+        max_model_len=max_model_len if body.truncate_prompt_tokens is None else None,
         add_special_tokens=bool(body.add_special_tokens),
         reasoning_effort=body.reasoning_effort,
     )
@@ -97,15 +122,33 @@ async def chat_completion_prompt(tokenizer: Tokenizer, body: ChatBody, max_model
     return prompt
 
 
-async def encode_texts(tokenizer: Tokenizer, texts: list[str], *, add_special_tokens: bool) -> list[list[int]]:
-    """Token ids of each text, off the event loop where there is much of it."""
+async def encode_texts(
+    tokenizer: Tokenizer, texts: list[str], *, add_special_tokens: bool, max_model_len: int | None
+) -> list[list[int]]:
+    """Token ids of each text, off the event loop where there is much of it; RequestError if one cannot fit."""
 
     def encode() -> list[list[int]]:
+        for text in texts:
+            _refuse_hopeless(tokenizer, text, max_model_len, "prompt")
         return [tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in texts]
 
     if sum(map(len, texts)) <= _INLINE_CHARACTERS:
         return encode()
     return await asyncio.to_thread(encode)
+
+
+def _refuse_hopeless(tokenizer: Tokenizer, text: str, max_model_len: int | None, param: str) -> None:
+    """RequestError for a text that would be too long were all its tokens the longest: no need to tokenize megabytes."""
+    if max_model_len is None or len(text) <= _PLAUSIBLE_CHARACTERS_PER_TOKEN * max_model_len:
+        return
+    longest = max(len(tokenizer.token_bytes(token_id)) for token_id in range(tokenizer.vocab_size))
+    num_tokens = len(text) // longest
+    if num_tokens > max_model_len:
+        raise RequestError(
+            f"This model's maximum context length is {max_model_len} tokens. However, your request has at least "
+            f"{num_tokens} input tokens. Please reduce the length of the input.",
+            param=param,
+        )
 
 
 def normalize_messages(messages: list[JsonObject] | None) -> list[JsonObject]:
