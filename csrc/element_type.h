@@ -1,0 +1,35 @@
+// The element types of tensors that cross the binding, and scalar access to them.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+namespace pelton {
+
+enum class ElementType : int { kFloat32 = 0, kBFloat16 = 1 };
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+// Internal linkage throughout: files are compiled for different instruction sets, and the linker must not
+// pick one file's copy for all.
+static inline float to_float(float value) { return value; }
+
+static inline float to_float(BFloat16 value) {
+  const uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
+  float result;
+  std::memcpy(&result, &bits, sizeof result);
+  return result;
+}
+
+static inline void store(float* to, float value) { *to = value; }
+
+// Rounds to nearest even; NaNs become the quiet NaN.
+static inline void store(BFloat16* to, float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  to->bits = value == value ? static_cast<uint16_t>(rounded) : uint16_t{0x7fc0};
+}
+
+}  // namespace pelton

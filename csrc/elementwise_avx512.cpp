@@ -1,0 +1,110 @@
+// Norms and activations with AVX-512.
+#include "elementwise.h"
+#include "lanes_avx512.h"
+
+namespace pelton {
+namespace {
+
+// Sum of 16 lanes in a fixed order, halving the vector each time.
+inline float sum_lanes(__m512 value) {
+  alignas(64) float lanes[16];
+  _mm512_store_ps(lanes, value);
+  for (int half = 8; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
+template <typename X, typename W>
+void rms_norm_row(const X* x, X* out, X* residual, const W* weight, float epsilon, int64_t size) {
+  __m512 squares = _mm512_setzero_ps();
+  if (residual != nullptr) {
+    for_each_vector(size, [&](int64_t i, auto lanes) {
+      store_lanes(residual + i, _mm512_add_ps(load_lanes(residual + i, lanes), load_lanes(x + i, lanes)), lanes);
+    });
+    x = residual;
+  }
+  for_each_vector(size, [&](int64_t i, auto lanes) {
+    const __m512 value = load_lanes(x + i, lanes);
+    squares = _mm512_fmadd_ps(value, value, squares);
+  });
+  const __m512 mean = _mm512_set1_ps(sum_lanes(squares) / static_cast<float>(size) + epsilon);
+  const __m512 scale = _mm512_div_ps(_mm512_set1_ps(1.0f), _mm512_sqrt_ps(mean));
+  for_each_vector(size, [&](int64_t i, auto lanes) {
+    const __m512 normalized = _mm512_mul_ps(load_lanes(x + i, lanes), scale);
+    store_lanes(out + i, _mm512_mul_ps(normalized, load_lanes(weight + i, lanes)), lanes);
+  });
+}
+
+template <typename X, typename W>
+void rms_norm_rows(const RmsNormCall& call, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t group = row / call.num_heads;
+    const int64_t head = row % call.num_heads;
+    const X* x = static_cast<const X*>(call.x) + group * call.group_stride + head * call.head_stride;
+    X* out = static_cast<X*>(call.out) + group * call.out_group_stride + head * call.out_head_stride;
+    X* residual =
+        call.residual == nullptr ? nullptr : static_cast<X*>(call.residual) + group * call.residual_stride;
+    rms_norm_row(x, out, residual, static_cast<const W*>(call.weight), call.epsilon, call.size);
+  }
+}
+
+// e^x for x <= 0: 2^n times a polynomial in the rest r of x = n ln 2 + r (Cephes expf). NaN stays NaN.
+inline __m512 exponential(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-104.0f), x);  // e^-104 rounds to zero; of a NaN, max returns its second operand
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341f)),
+                                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+  __m512 sum = _mm512_set1_ps(1.9875691500e-4f);
+  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(1.3981999507e-3f));
+  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(8.3334519073e-3f));
+  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(4.1665795894e-2f));
+  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(1.6666665459e-1f));
+  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(5.0000001201e-1f));
+  sum = _mm512_fmadd_ps(sum, _mm512_mul_ps(r, r), _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
+  return _mm512_scalef_ps(sum, n);
+}
+
+// x / (1 + e^-x). With d = e^-|x| nothing overflows: 1 / (1 + d) for x >= 0, d / (1 + d) below. The reciprocal of
+// 1 + d, in (1, 2], is an estimate and one Newton step, a third of the time of a division.
+inline __m512 silu(__m512 x) {
+  const __m512 one = _mm512_set1_ps(1.0f);
+  const __m512 d = exponential(_mm512_or_ps(x, _mm512_set1_ps(-0.0f)));
+  const __m512 denominator = _mm512_add_ps(one, d);
+  __m512 reciprocal = _mm512_rcp14_ps(denominator);
+  reciprocal = _mm512_mul_ps(reciprocal, _mm512_fnmadd_ps(denominator, reciprocal, _mm512_set1_ps(2.0f)));
+  const __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
+  return _mm512_mul_ps(x, _mm512_mask_mul_ps(reciprocal, negative, reciprocal, d));
+}
+
+template <typename X>
+void silu_mul_rows(const SiluMulCall& call, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const X* gate = static_cast<const X*>(call.x) + row * call.x_stride;
+    const X* up = gate + call.size;
+    X* out = static_cast<X*>(call.out) + row * call.out_stride;
+    for_each_vector(call.size, [&](int64_t i, auto lanes) {
+      store_lanes(out + i, _mm512_mul_ps(silu(load_lanes(gate + i, lanes)), load_lanes(up + i, lanes)), lanes);
+    });
+  }
+}
+
+}  // namespace
+
+void rms_norm_avx512(const RmsNormCall& call, int64_t begin, int64_t end) {
+  const bool wide_weight = call.weight_type == ElementType::kFloat32;
+  if (call.type == ElementType::kFloat32) {
+    wide_weight ? rms_norm_rows<float, float>(call, begin, end) : rms_norm_rows<float, BFloat16>(call, begin, end);
+  } else {
+    wide_weight ? rms_norm_rows<BFloat16, float>(call, begin, end)
+                : rms_norm_rows<BFloat16, BFloat16>(call, begin, end);
+  }
+}
+
+void silu_mul_avx512(const SiluMulCall& call, int64_t begin, int64_t end) {
+  call.type == ElementType::kFloat32 ? silu_mul_rows<float>(call, begin, end)
+                                     : silu_mul_rows<BFloat16>(call, begin, end);
+}
+
+}  // namespace pelton

@@ -1,0 +1,74 @@
+"""Dense: a weight stored as plain numbers, in the layout that products read.
+
+Shapes: N outputs, K inputs, T tokens.
+"""
+
+import mmap
+from dataclasses import dataclass
+
+import torch
+
+from pelton.kernels.cpu import extension
+from pelton.ops.linear import ELEMENT_TYPES
+
+_HUGE_PAGE = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dense:
+    """w [N, K] in bfloat16 or float32.
+
+    `packed` weights are bytes in the layout of csrc/linear.h, and no other copy exists; the others are [N, K].
+    """
+
+    data: torch.Tensor
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    packed: bool
+
+    @classmethod
+    def from_tensor(cls, w: torch.Tensor, dtype: torch.dtype) -> "Dense":
+        """Convert w [N, K], of any floating-point type, to `dtype` (bfloat16 or float32) and pack it if it can be."""
+        num_outputs, num_inputs = w.shape
+        w = w.detach().to(dtype)
+        if extension is None or w.device.type != "cpu":
+            return cls(w.contiguous(), (num_outputs, num_inputs), dtype, packed=False)
+        w = w if w.stride(1) == 1 else w.contiguous()
+        element_type = ELEMENT_TYPES[dtype]
+        data = _huge_page_bytes(extension.linear_packed_bytes(element_type, num_outputs, num_inputs))
+        extension.linear_pack(w.data_ptr(), w.stride(0), element_type, num_outputs, num_inputs, data.data_ptr())
+        return cls(data, (num_outputs, num_inputs), dtype, packed=True)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, padding included."""
+        return self.data.nbytes
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows `ids` [T] int64, each in [0, N): [T, K] in the weight's dtype. An embedding's lookup."""
+        if not self.packed:
+            return self.data[ids]
+        assert extension is not None and ids.dtype is torch.int64 and ids.is_contiguous()
+        num_outputs, num_inputs = self.shape
+        out = torch.empty(ids.numel(), num_inputs, dtype=self.dtype)
+        inside = extension.linear_unpack_rows(
+            self.data.data_ptr(), ELEMENT_TYPES[self.dtype], ids.data_ptr(), ids.numel(), num_outputs, num_inputs,
+            out.data_ptr(),
+        )  # fmt: skip
+        assert inside, f"row ids must lie in [0, {num_outputs})"
+        return out
+
+    def dequantize(self) -> torch.Tensor:
+        """[N, K] in the weight's dtype, a new tensor."""
+        return self.rows(torch.arange(self.shape[0], device=self.data.device))
+
+
+def _huge_page_bytes(num_bytes: int) -> torch.Tensor:
+    """Uninitialized bytes at a 64-byte boundary; large ones in huge pages, where address translation costs less."""
+    if num_bytes < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(num_bytes, dtype=torch.uint8)
+    region = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    region.madvise(mmap.MADV_HUGEPAGE)
+    whole = torch.frombuffer(region, dtype=torch.uint8)  # keeps the mapping alive
+    start = -whole.data_ptr() % _HUGE_PAGE
+    return whole[start : start + num_bytes]

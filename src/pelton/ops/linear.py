@@ -1,0 +1,79 @@
+"""Dense matrix products in which a row's bits never depend on the rows beside it.
+
+Library products pick their kernel, and with it the order of additions, by the number of rows. These add up each
+output over ascending k whatever the number of rows and threads.
+
+Shapes: T tokens, K inputs, N outputs.
+"""
+
+from typing import Protocol
+
+import torch
+
+from pelton.kernels.cpu import extension
+from pelton.ops import reference
+
+ELEMENT_TYPES = {torch.float32: 0, torch.bfloat16: 1}  # ElementType of csrc/element_type.h
+BEST_ISA = 3  # Isa of csrc/linear.h: 0 portable, 1 AVX-512, 2 AVX512-BF16, 3 AMX-BF16
+
+
+class DenseWeight(Protocol):
+    """What a product needs of formats.dense.Dense (formats stand above ops)."""
+
+    @property
+    def data(self) -> torch.Tensor: ...
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def packed(self) -> bool: ...
+
+
+def linear(
+    x: torch.Tensor,
+    weight: DenseWeight,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    *,
+    isa: int = BEST_ISA,
+) -> torch.Tensor:
+    """y = x Wᵀ + b, accumulated in float32.
+
+    bf16 x and bf16 weights are multiplied in that type. Where the types differ the narrower one is widened, exactly.
+
+    Args:
+        x: [T, K] float32 or bfloat16; rows may be strided, their elements are contiguous.
+        weight: [N, K].
+        bias: [N] contiguous, float32 or bfloat16.
+        out_dtype: float32 or bfloat16, that of x by default.
+        isa: the newest instruction set to use; for tests.
+
+    Returns:
+        [T, N] contiguous.
+    """
+    out_dtype = out_dtype or x.dtype
+    if not weight.packed:
+        return reference.linear(x, weight.data, bias, out_dtype)
+    if x.dtype is torch.bfloat16 and weight.dtype is torch.float32:
+        x = x.float()
+    num_outputs, num_inputs = weight.shape
+    num_rows, width = x.shape
+    assert width == num_inputs and (x.stride(1) == 1 or num_inputs == 1)
+    out = torch.empty(num_rows, num_outputs, dtype=out_dtype)
+    bias_address, bias_type = 0, 0
+    if bias is not None:
+        assert bias.shape == (num_outputs,) and bias.is_contiguous()
+        bias_address, bias_type = bias.data_ptr(), ELEMENT_TYPES[bias.dtype]
+    assert extension is not None
+    extension.linear(
+        x.data_ptr(), x.stride(0), ELEMENT_TYPES[x.dtype],
+        weight.data.data_ptr(), ELEMENT_TYPES[weight.dtype],
+        bias_address, bias_type,
+        out.data_ptr(), num_outputs, ELEMENT_TYPES[out_dtype],
+        num_rows, num_outputs, num_inputs, isa,
+    )  # fmt: skip
+    return out
