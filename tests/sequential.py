@@ -37,6 +37,8 @@ class SlotRunner:
         self.tokens: dict[int, dict[int, int]] = {}
 
     def run(self, plan: Plan) -> list[Sampled | None]:
+        for request_id in plan.ended:
+            del self.tokens[request_id]
         for new in plan.new:
             self.tokens[new.request_id] = dict(enumerate(new.prompt_ids))
         results: list[Sampled | None] = []
@@ -53,6 +55,4 @@ class SlotRunner:
             assert None not in context, "read a slot that was never written"
             known[end] = next_token(context)  # type: ignore[arg-type]
             results.append(Sampled(known[end]))
-        for request_id in plan.ended:
-            del self.tokens[request_id]
         return results

@@ -118,8 +118,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 class Plan(msgspec.Struct, frozen=True, array_like=True):
     """One step as plain integers. Rank 0 makes it, every rank runs it.
 
-    Rows stand in execution order. `new` comes before the first row of its request; `ended` lists requests whose
-    runner state can go, after this step's rows (they have none in it).
+    Rows stand in execution order. `ended` lists requests whose runner state goes before the step; `new` comes with
+    the first row of its request, after that.
     """
 
     rows: tuple[Row, ...]

@@ -41,10 +41,10 @@ class Runner:
     @torch.inference_mode()
     def forward(self, plan: Plan) -> None:
         """One packed forward pass over the plan's rows, up to the logits of the sampling ones."""
+        for request_id in plan.ended:  # first: an id may come back at once
+            self._states.pop(request_id, None)
         for new in plan.new:
             self._states[new.request_id] = RequestState(new)
-        for request_id in plan.ended:
-            self._states.pop(request_id, None)
         self._plan, self._logits = plan, None
         if plan.rows:
             batch = build_batch(plan, self._states, self._page_size, self._device)
