@@ -8,6 +8,7 @@ import tokenizers
 from tokenizers import AddedToken
 
 from pelton.errors import RequestError
+from pelton.tokenizer.chat_template import ChatTemplates, Message
 from pelton.tokenizer.directory import load_backend, load_special_tokens
 from pelton.tokenizer.gguf import GgufVocabulary, build_backend, gguf_chat_templates
 from pelton.tokenizer.pieces import Pieces
@@ -30,7 +31,8 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._backend = backend
         self._pieces = Pieces.of(backend)
-        self._chat_templates = dict(special.chat_templates)
+        self._named_templates = dict(special.chat_templates)
+        self._chat_templates = ChatTemplates()
         self.bos_token = special.bos_token
         self.eos_token = special.eos_token
         self.bos_token_id = None if special.bos_token is None else backend.token_to_id(special.bos_token)
@@ -72,7 +74,7 @@ class Tokenizer:
     @property
     def chat_template(self) -> str | None:
         """The model's own default template (Jinja source)."""
-        return self._chat_templates.get("default")
+        return self._named_templates.get("default")
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text. Special tokens spelled in the text become those tokens.
@@ -117,6 +119,46 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """The token's bytes as text, U+FFFD for parts of characters: how OpenAI shows the tokens of logprobs."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt text of a chat (see ChatTemplates.render); encode it with add_special_tokens=False.
+
+        `chat_template` replaces the model's own. A model's template named "tool_use" serves chats with tools.
+
+        Raises:
+            RequestError: the model has no template and none is given, or the template refuses the messages.
+        """
+        own = self._named_templates.get("tool_use" if tools else "default") or self.chat_template
+        template = chat_template or own
+        if template is None:
+            raise RequestError(
+                "this model has no chat template; send one as chat_template, or use completions", param="messages"
+            )
+        named = {"bos_token": self.bos_token, "eos_token": self.eos_token}
+        return self._chat_templates.render(
+            template,
+            messages,
+            tools=tools,
+            documents=documents,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            special_tokens={name: token for name, token in named.items() if token is not None},
+            template_kwargs=template_kwargs,
+        )
+
+    def check_chat_template(self, chat_template: str) -> None:
+        """Raises RequestError, which is a ValueError, when a template is too long or has a syntax error."""
+        self._chat_templates.check(chat_template)
 
     def _without_second_bos(self, ids: list[int]) -> list[int]:
         twice = len(ids) > 1 and ids[0] == ids[1] == self.bos_token_id
