@@ -179,7 +179,7 @@ def test_completions_refuse_what_only_they_have(client: Client, fields: dict[str
         ({"messages": [{"role": "user", "content": "x" * 3000}]}, "messages"),
         ({"messages": [{"role": "user", "content": "x" * 10**6}]}, "messages"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
-        ({"chat_template_kwargs": {"self": 1, "tools": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"documents": 1, "tools": 1}}, "chat_template_kwargs"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"max_completion_tokens": 9999}, "max_completion_tokens"),
         ({"top_logprobs": 5}, "top_logprobs"),
@@ -350,4 +350,5 @@ def test_a_burst_fills_the_queue_before_the_engine_has_counted_it(engine: FakeEn
             posts = [client.post(COMPLETIONS, json={"prompt": "hi"}) for _ in range(9)]
             return sorted(response.status_code for response in await asyncio.gather(*posts))
 
-    assert asyncio.run(burst()) == [200] * 5 + [429] * 4
+    for _ in range(2):
+        assert asyncio.run(burst()) == [200] * 5 + [429] * 4

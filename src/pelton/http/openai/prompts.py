@@ -66,10 +66,10 @@ async def chat_prompt(
 ) -> list[int]:
     """Render the messages and tokenize the result. Templates write BOS themselves, so none is added by default."""
     messages = normalize_messages(body.messages)
-    variables = _template_variables(body, reasoning_effort)
+    arguments = _template_arguments(body, reasoning_effort)
 
     def render() -> list[int]:
-        text = tokenizer.apply_chat_template(messages, **variables)
+        text = tokenizer.apply_chat_template(messages, **arguments)
         _refuse_hopeless(tokenizer, text, max_model_len, "messages")
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
@@ -80,8 +80,8 @@ async def chat_prompt(
     return await asyncio.to_thread(render)  # neither a long chat nor a client's template may stop the event loop
 
 
-def _template_variables(body: ChatFields, reasoning_effort: str | None) -> JsonObject:
-    """All that a template sees but the messages."""
+def _template_arguments(body: ChatFields, reasoning_effort: str | None) -> JsonObject:
+    """Arguments of apply_chat_template but the messages."""
     if body.continue_final_message and body.add_generation_prompt:
         raise RequestError(
             "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
@@ -89,23 +89,17 @@ def _template_variables(body: ChatFields, reasoning_effort: str | None) -> JsonO
     add_generation_prompt = body.add_generation_prompt
     if add_generation_prompt is None:
         add_generation_prompt = not body.continue_final_message
-    ours: JsonObject = {
+    variables = dict(body.chat_template_kwargs or {})
+    if reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", reasoning_effort)
+    return {
         "add_generation_prompt": add_generation_prompt,
         "continue_final_message": bool(body.continue_final_message),
         "tools": body.tools,
         "documents": body.documents,
         "chat_template": body.chat_template,
+        "template_kwargs": variables,
     }
-    theirs = dict(body.chat_template_kwargs or {})
-    taken = sorted(theirs.keys() & {*ours, "messages", "self"})
-    if taken:
-        raise RequestError(
-            f"chat_template_kwargs: {', '.join(taken)} cannot be set here; use the field of that name if there is one",
-            param="chat_template_kwargs",
-        )
-    if reasoning_effort is not None:
-        theirs.setdefault("reasoning_effort", reasoning_effort)
-    return ours | theirs
 
 
 async def chat_completion_prompt(tokenizer: Tokenizer, body: ChatBody, max_model_len: int) -> Prompt:
