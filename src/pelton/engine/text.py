@@ -39,6 +39,7 @@ class TextStream:
         self._min_tokens = params.min_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stops = [_StopMatcher(stop) for stop in sorted(params.stop, key=len, reverse=True)]
+        self._first_chars = frozenset(stop[0] for stop in params.stop)
         self._held = ""  # decoded text that may belong to a stop string
         self._num_tokens = 0
         self._ended = False
@@ -75,7 +76,7 @@ class TextStream:
 
     def _feed(self, text: str) -> tuple[str, str | None]:
         """Add decoded text; returns what is certain now, and the stop string that it completed."""
-        if not self._stops:
+        if not self._held and self._first_chars.isdisjoint(text):
             return text, None
         counts = self._num_tokens > self._min_tokens
         start = len(self._held)

@@ -26,9 +26,9 @@ from jinja2.utils import Cycler, Joiner, Namespace
 
 MAX_TEMPLATE_CHARS = 1 << 16
 MAX_TEXT_CHARS = 1 << 25  # of one string, and of all that a rendering writes (macros write twice)
-MAX_ITEMS = 1 << 20  # of one container with all in it
+MAX_ITEMS = 1 << 18  # of one container with all in it
 MAX_RANGE = 100_000
-MAX_SECONDS = 10.0
+MAX_SECONDS = 5.0
 
 METER = " meter"  # a context variable whose name, with its space, no template can spell
 
@@ -184,20 +184,22 @@ def _write(context: Context, num_chars: int) -> str:
 
 
 def _size(value: object) -> int:
-    """Characters of a string; for containers, of all strings in them plus the number of items."""
-    total, left = 0, [value]
+    """The number of items in a value, its own included, plus the characters of its strings."""
+    num_items, num_chars, left = 0, 0, [value]
     while left:
         item = left.pop()
-        total += len(item) if isinstance(item, str) else 1
-        if isinstance(item, Mapping):
+        if isinstance(item, str):
+            num_chars += len(item)
+        elif isinstance(item, Mapping):
             mapping = cast("Mapping[object, object]", item)
             left += mapping.keys()
             left += mapping.values()
         elif _is_container(item):
             left += item
-        if len(left) > MAX_ITEMS or total > MAX_TEXT_CHARS:
+        num_items += 1
+        if num_items + len(left) > MAX_ITEMS or num_chars > MAX_TEXT_CHARS:
             raise TemplateLimitError("it makes too large a value")
-    return total
+    return num_items + num_chars
 
 
 def _checked(value: object) -> object:
@@ -223,11 +225,18 @@ def _check_operation(operator: str, left: object, right: object) -> None:
     elif operator == "*":
         for sequence, factor in ((left, right), (right, left)):
             if (isinstance(sequence, str) or _is_container(sequence)) and isinstance(factor, int):
-                _check_chars(_size(sequence) * factor)
+                _check_product(sequence, factor)
     if operator in {"*", "**"} and isinstance(left, int) and isinstance(right, int):
         num_bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
         if num_bits > _MAX_INT_BITS:
             raise TemplateLimitError("it makes too large a number")
+
+
+def _check_product(sequence: object, factor: int) -> None:
+    num_chars = _size(sequence) * factor
+    if not isinstance(sequence, str) and num_chars > MAX_ITEMS:
+        raise TemplateLimitError("it makes too large a value")
+    _check_chars(num_chars)
 
 
 def _check_format(mark: str, text: str, values: Iterable[object]) -> None:
