@@ -56,16 +56,26 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
 
     @property
+    def content(self) -> str:
+        """The text of the chunk, of either endpoint."""
+        delta = self.delta or Message()
+        return self.text or delta.content or delta.reasoning_content or ""
+
+    @property
     def has_token(self) -> bool:
         """Whether the chunk stands for generated tokens. Their text may be empty (half a character)."""
-        delta = self.delta or Message()
-        text = self.text or delta.content or delta.reasoning_content
-        return bool(text) or (delta.role is None and self.finish_reason is None)
+        opens_chat = self.delta is not None and self.delta.role is not None
+        return bool(self.content) or not (opens_chat or self.finish_reason is not None)
+
+
+class PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
 
 
 class Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: PromptDetails | None = None
 
 
 class Chunk(msgspec.Struct):

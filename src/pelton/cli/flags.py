@@ -6,7 +6,7 @@ import difflib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
@@ -14,6 +14,7 @@ from pelton.cli.refused import REFUSED_FLAGS
 from pelton.config import EngineConfig, field_type
 
 GROUPS = ("model", "engine", "server", "logging")
+DEMO_MODEL = "demo"  # names the embedded model where one has to be named
 _Field = dataclasses.Field[Any]
 
 
@@ -27,6 +28,23 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
+
+
+class Command(Protocol):
+    """The module of a subcommand."""
+
+    def add_arguments(self, parser: Parser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Returns the exit code."""
+        ...
+
+
+def run_command(prog: str, description: str, command: Command, arguments: Sequence[str]) -> int:
+    """Parse a subcommand's arguments and run it."""
+    parser = Parser(prog=prog, description=description)
+    command.add_arguments(parser)
+    return command.run(parse_arguments(parser, arguments))
 
 
 def parse_arguments(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -61,7 +79,10 @@ def engine_config(args: argparse.Namespace, **defaults: object) -> EngineConfig:
     values: dict[str, object] = dict(defaults)
     if args.config is not None:
         values.update(read_config_file(Path(args.config)))
-    return EngineConfig.from_mapping(values | given_settings(args))
+    values |= given_settings(args)
+    if values.get("model") == DEMO_MODEL and not Path(DEMO_MODEL).exists():
+        values["model"] = None
+    return EngineConfig.from_mapping(values)
 
 
 def given_settings(args: argparse.Namespace) -> dict[str, object]:

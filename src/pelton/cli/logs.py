@@ -5,4 +5,4 @@ import logging
 
 def configure_logging(level: str) -> None:
     """Send every logger's messages of at least `level` to stderr."""
-    logging.basicConfig(format="%(levelname)-7s %(message)s", level=level.upper(), force=True)
+    logging.basicConfig(format="%(levelname)s %(message)s", level=level.upper(), force=True)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 
 import pelton
-from pelton.cli.flags import Parser, parse_arguments
 from pelton.errors import EngineDeadError
 
 logger = logging.getLogger(__name__)
@@ -54,10 +53,8 @@ def dispatch(arguments: list[str]) -> int:
         hint = f"did you mean {close[0]}?" if close else f"the commands are: {', '.join(COMMANDS)}"
         raise ValueError(f"unknown command {name!r}; {hint}")
     module_name, description = COMMANDS[name]
-    command = importlib.import_module(module_name)
-    parser = Parser(prog=f"pelton {name}", description=description)
-    command.add_arguments(parser)
-    return command.run(parse_arguments(parser, rest))
+    run_command = importlib.import_module("pelton.cli.flags").run_command
+    return run_command(f"pelton {name}", description, importlib.import_module(module_name), rest)
 
 
 def usage() -> str:
