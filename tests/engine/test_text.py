@@ -165,6 +165,9 @@ def test_stop_strings_within_min_tokens_do_not_count() -> None:
     # The first "ab" completes with token 2; the second begins with token 3 and completes with token 4.
     assert _stream(tokenizer, params, [[0, 1, 0, 1, 2]]) == ("ab", 4, "ab")
     assert _stream(tokenizer, params, [[0], [1], [2], [2]]) == ("abcc", 4, None)
+    assert _stream(tokenizer, SamplingParams(stop=("ab",), min_tokens=2), [[0, 1, 2]]) == ("abc", 3, None)
+    # A completion that does not count may overlap with one that does.
+    assert _stream(tokenizer, SamplingParams(stop=("aa",), min_tokens=2), [[0], [0], [0]]) == ("a", 3, "aa")
     # One that begins within min_tokens counts if it completes later, and then none of it is sent.
     assert _stream(tokenizer, params, [[2], [2], [0], [1]]) == ("cc", 4, "ab")
 
