@@ -17,13 +17,16 @@ _BLOCK = 32  # elements
 _DENSE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _BLOCK_BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}
 SUPPORTED_TYPES = (*_DENSE, *_BLOCK_BYTES)
-_STEP = 1 << 12  # blocks converted at once: the float32 intermediates (256 KiB each) stay in the cache
+# Elements per operation: torch splits operations over threads from 32,768 on, and the barriers of those would stall
+# while another process uses a core. Whole tensors can be converted by threads side by side instead.
+_STEP = 32768 - 1
 
 
 def dequantize(raw: Tensor, type: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Convert the bytes of a GGUF tensor.
 
-    Each element is computed in float32, exactly but for m's addition, and rounded to `dtype` once.
+    Each element is computed in float32, exactly but for m's addition, and rounded to `dtype` once. Runs on the calling
+    thread alone, without the interpreter lock for most of the time.
 
     Args:
         raw: uint8 [nbytes], the tensor's data as it lies in the file.
@@ -44,8 +47,9 @@ def dequantize(raw: Tensor, type: str, shape: Sequence[int], dtype: torch.dtype)
     blocks = raw.view(-1, _BLOCK_BYTES[type])
     assert blocks.shape[0] * _BLOCK == math.prod(shape)
     weight = torch.empty(blocks.shape[0], _BLOCK, dtype=dtype)
-    for start in range(0, blocks.shape[0], _STEP):
-        part = slice(start, start + _STEP)
+    step = _STEP // (_BLOCK if type == "Q8_0" else _BLOCK // 2)  # blocks
+    for start in range(0, blocks.shape[0], step):
+        part = slice(start, start + step)
         if type == "Q8_0":
             _from_q8_0(blocks[part], weight[part])
         else:

@@ -1,6 +1,9 @@
 """Checkpoint: the weights of a model by Hugging Face name, out of safetensors or GGUF, read as they are asked for."""
 
+import itertools
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -77,7 +80,7 @@ class SafetensorsCheckpoint:
 
 
 class GGUFCheckpoint:
-    """A GGUF file whose tensors are dequantized one by one."""
+    """A GGUF file whose tensors are dequantized one after the other, by threads side by side."""
 
     def __init__(self, file: GGUFFile, dtype: torch.dtype) -> None:
         self._file = file
@@ -87,16 +90,31 @@ class GGUFCheckpoint:
         self.names = {hugging_face: file.tensors[name].shape for name, hugging_face in self._names.items()}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for name, hugging_face in self._names.items():
-            tensor = self._file.tensors[name]
-            raw = torch.frombuffer(self._file.raw(name), dtype=torch.uint8)
-            num_heads = self._num_heads.get(hugging_face.rsplit(".", 2)[-2])
-            if num_heads is not None:
-                raw = _halves_from_pairs(raw.view(tensor.shape[0], -1), num_heads)
-            try:
-                yield hugging_face, dequantize(raw, tensor.type, tensor.shape, self._dtype)
-            except ValueError as error:
-                raise ValueError(f"{self._file.path}: tensor {name!r}: {error}") from None
+        num_threads = torch.get_num_threads()
+        names = iter(self._names.items())
+        with ThreadPoolExecutor(num_threads) as threads:
+
+            def start(count: int) -> Iterator[tuple[str, Future[Tensor]]]:
+                for name, hugging_face in itertools.islice(names, count):
+                    yield hugging_face, threads.submit(self._read, name)
+
+            # A few tensors ahead of the caller, so that memory holds few of them twice.
+            pending = deque(start(2 * num_threads))
+            while pending:
+                hugging_face, future = pending.popleft()
+                yield hugging_face, future.result()
+                pending.extend(start(1))
+
+    def _read(self, name: str) -> Tensor:
+        tensor = self._file.tensors[name]
+        raw = torch.frombuffer(self._file.raw(name), dtype=torch.uint8)
+        num_heads = self._num_heads.get(self._names[name].rsplit(".", 2)[-2])
+        if num_heads is not None:
+            raw = _halves_from_pairs(raw.view(tensor.shape[0], -1), num_heads)
+        try:
+            return dequantize(raw, tensor.type, tensor.shape, self._dtype)
+        except ValueError as error:
+            raise ValueError(f"{self._file.path}: tensor {name!r}: {error}") from None
 
     def _translate(self, name: str) -> str | None:
         where = f"{self._file.path}: tensor {name!r}"
