@@ -14,6 +14,7 @@ from pelton.config import EngineConfig
 from pelton.engine.client import AsyncEngine
 from pelton.engine.protocol import EngineClient
 from pelton.http.server import bind, run_server
+from pelton.http.service import root_model_name
 
 
 def serve(config: EngineConfig) -> int:
@@ -43,7 +44,7 @@ def banner(engine: EngineClient, seconds: float) -> str:
     kernels = "C++" if has_cpu_kernels() else "reference operations, many times slower: see pelton doctor"
     num_tokens = stats.num_pages * stats.page_size
     return (
-        f"Pelton serves {config.served_model_name or config.model or 'the embedded model'} at {address(config)}\n"
+        f"Pelton serves {config.served_model_name or root_model_name(config)} at {address(config)}\n"
         f"  model    {engine.info.architecture}, {engine.info.num_parameters / 1e6:.0f} M weights, "
         f"context of {config.max_model_len} tokens\n"
         f"  device   {config.device}, {config.num_threads} threads, {config.dtype}\n"
