@@ -1,13 +1,12 @@
 // Norms and activations: the portable kernels, the choice of kernel and the distribution over threads.
 #include "elementwise.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "cpu_features.h"
 #include "module.h"
+#include "parallel.h"
 
 namespace pelton {
 namespace {
@@ -58,8 +57,7 @@ void run_rows(const Call& call, void (*kernel)(const Call&, int64_t, int64_t), i
   }
   const int64_t piece = std::max<int64_t>(1, kPieceElements / row_size);
   const int64_t num_pieces = (num_rows + piece - 1) / piece;
-#pragma omp parallel for schedule(dynamic, 1)
-  for (int64_t i = 0; i < num_pieces; ++i) kernel(call, i * piece, std::min((i + 1) * piece, num_rows));
+  run_tasks(num_pieces, [&](int64_t i) { kernel(call, i * piece, std::min((i + 1) * piece, num_rows)); });
 }
 
 // What Python calls: addresses as integers, sizes and strides in elements, types as ElementType.

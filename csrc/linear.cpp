@@ -1,13 +1,11 @@
 // Dense products: the portable kernel, packing, the choice of kernel and the distribution over threads.
 #include "linear.h"
 
-#include <omp.h>
-
 #include <algorithm>
-#include <atomic>
 
 #include "cpu_features.h"
 #include "module.h"
+#include "parallel.h"
 
 namespace pelton {
 namespace {
@@ -83,14 +81,16 @@ void linear(const LinearCall& call, Isa limit) {
   const int64_t task_rows = rows_per_task(call);
   const int64_t num_panels = (call.num_outputs + kernel.task_columns - 1) / kernel.task_columns;
   const int64_t num_tasks = num_panels * ((call.num_rows + task_rows - 1) / task_rows);
-  const bool serial = call.num_rows * call.num_outputs * call.num_inputs < kSerialWork;
-  std::atomic<int64_t> next{0};
-#pragma omp parallel if (!serial)
-  for (int64_t task = next.fetch_add(1); task < num_tasks; task = next.fetch_add(1)) {
+  const auto run_task = [&](int64_t task) {
     const int64_t row = task / num_panels * task_rows;
     const int64_t column = task % num_panels * kernel.task_columns;
     kernel.function(call, {row, std::min(row + task_rows, call.num_rows), column,
                            std::min(column + kernel.task_columns, call.num_outputs)});
+  };
+  if (call.num_rows * call.num_outputs * call.num_inputs < kSerialWork) {
+    for (int64_t task = 0; task < num_tasks; ++task) run_task(task);
+  } else {
+    run_tasks(num_tasks, run_task);
   }
 }
 
@@ -136,12 +136,11 @@ template <typename Element>
 void pack(const Element* source, int64_t stride, int64_t num_outputs, int64_t num_inputs, int64_t num_units,
           uint32_t* packed) {
   const int64_t num_blocks = (num_outputs + kBlockColumns - 1) / kBlockColumns;
-#pragma omp parallel for schedule(dynamic, 4)
-  for (int64_t block = 0; block < num_blocks; ++block) {
+  run_tasks(num_blocks, [&](int64_t block) {
     const int64_t n = block * kBlockColumns;
     pack_block(source + n * stride, stride, std::min(kBlockColumns, num_outputs - n), num_inputs, num_units,
                packed + block * num_units * kBlockColumns);
-  }
+  });
 }
 
 template <typename Element>

@@ -1,6 +1,7 @@
 """Dense products: right against float64, and bit for bit the same for a row whatever stands beside it."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -153,6 +154,16 @@ def test_nan_and_infinity_stay_in_their_row():
     assert not bool(dirty[4].isfinite().any())
     others = [0, 1, 2, 5, 6, 7, 8]
     assert torch.equal(dirty[others], clean[others])
+
+
+def test_several_callers_at_once_get_the_bits_of_one():
+    """One of them has the help of the worker threads; the others work alone."""
+    x = random(64, 300, dtype=BFLOAT16)
+    weight = Dense.from_tensor(random(200, 300, dtype=BFLOAT16, seed=1), BFLOAT16)
+    expected = linear(x, weight)
+    with ThreadPoolExecutor(4) as callers:
+        results = list(callers.map(lambda _: linear(x, weight), range(400)))
+    assert all(torch.equal(result, expected) for result in results)
 
 
 def test_without_packing_the_reference_gives_the_same_values():
