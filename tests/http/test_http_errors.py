@@ -82,6 +82,7 @@ SHARED = [
     ({"stop": [1]}, "stop[0]"),
     ({"stop": "x" * 5000}, "stop"),
     ({"stop_token_ids": ["a"]}, "stop_token_ids[0]"),
+    ({"stop_token_ids": [10**6]}, "stop_token_ids"),
     ({"allowed_token_ids": []}, "allowed_token_ids"),
     ({"allowed_token_ids": [10**6]}, "allowed_token_ids"),
     ({"logit_bias": {"1000000": 1, "2000000": 1}}, "logit_bias"),

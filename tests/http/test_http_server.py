@@ -30,6 +30,7 @@ class Running:
 
     engine: FakeEngine
     client: httpx.AsyncClient
+    server: asyncio.Task[int]
     was_signalled: bool = False
 
     def terminate(self) -> None:
@@ -55,7 +56,7 @@ def serving(engine: FakeEngine, scenario: Scenario) -> int:
         task = asyncio.create_task(run_server(engine, engine.config, sock))
         base_url = f"http://127.0.0.1:{engine.config.port}"
         async with httpx.AsyncClient(base_url=base_url, timeout=20) as client:
-            running = Running(engine, client)
+            running = Running(engine, client, task)
             await client.get("/version")
             await scenario(running)
             if not running.was_signalled:
@@ -235,18 +236,18 @@ def test_what_runs_beyond_the_shutdown_timeout_ends_with_abort(timeout: float):
 
 
 def test_a_second_signal_ends_at_once():
-    post: list[asyncio.Task[httpx.Response]] = []
-
     async def scenario(running: Running) -> None:
-        body = {"prompt": "hi", "max_tokens": 2000, "ignore_eos": True}
-        post.append(asyncio.create_task(running.client.post(URL, json=body)))
-        await until(lambda: engine.num_live == 1)
-        running.terminate()
-        await asyncio.sleep(0.05)
-        running.terminate()
+        async with raw_connection(running.engine) as (_, writer):
+            writer.write(raw_post({"prompt": "hi", "max_tokens": 2000, "ignore_eos": True}))
+            await until(lambda: engine.num_live == 1)
+            running.terminate()
+            await asyncio.sleep(0.05)
+            assert engine.num_live == 1
+            running.terminate()
+            await running.server
+            assert engine.num_live == 1  # it was not waited for
 
     engine = FakeEngine(delay=0.05)
     started = time.monotonic()
     assert serving(engine, scenario) == 0
     assert time.monotonic() - started < 5 < engine.config.shutdown_timeout
-    assert not post[0].done() or post[0].cancelled() or post[0].exception()

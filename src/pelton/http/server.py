@@ -138,6 +138,7 @@ class _Server(uvicorn.Server):
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="warning",
             access_log=False,
             server_header=False,
             proxy_headers=False,

@@ -68,6 +68,7 @@ def _sampling_params(
         raise RequestError(f"stop: a string is longer than {MAX_STOP_STRING_LENGTH} characters", param="stop")
     _check_stream_options(body)
     _check_labels(body)
+    check_in_vocabulary("stop_token_ids", body.stop_token_ids or (), vocab_size)
     allowed = body.allowed_token_ids
     if allowed is not None:
         check_in_vocabulary("allowed_token_ids", allowed, vocab_size)
