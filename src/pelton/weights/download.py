@@ -37,7 +37,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth")
 def download_model(
     repository: str, variant: str | None, *, revision: str | None, cache_dir: str | None, progress: bool
 ) -> Path:
-    """Download what is not in the cache yet; interrupted downloads of a file go on where they stopped.
+    """Download what is not in the cache yet. A broken connection is resumed; after a failure whole files are kept.
 
     Args:
         repository: "org/name".
@@ -142,7 +142,8 @@ def _reason(error: Exception, repository: str, revision: str | None) -> str:
     if constants.HF_HUB_OFFLINE:
         return "not in the cache, and HF_HUB_OFFLINE forbids to download it; unset it, or give a local path"
     if isinstance(error, LocalEntryNotFoundError):
-        return f"not in the cache, and {endpoint} cannot be reached; check the network or HF_ENDPOINT, or give a path"
+        fault = f"{endpoint} cannot be reached or has a fault"
+        return f"not in the cache, and {fault}; check the network or HF_ENDPOINT, or give a path"
     return f"download from {endpoint} failed ({_first_line(error)}); run again to go on"
 
 
