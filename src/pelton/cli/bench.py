@@ -1,28 +1,36 @@
-"""`pelton bench`: measure a server under load."""
+"""`pelton bench`: measure a server under load, or the engine without one."""
 
 import argparse
 import contextlib
+import dataclasses
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import msgspec
 import uvloop
 from rich.console import Console
 from rich.progress import Progress
+from rich.table import Table
 
-from pelton.bench.report import Report, failure_lines, latency_table, throughput_table
+from pelton.bench.report import failure_lines, latency_table, throughput_table
 from pelton.bench.serve import OnProgress, ServeBenchmark, run_benchmark
-from pelton.cli.flags import Parser
+from pelton.bench.throughput import ThroughputBenchmark, offline_table, run_throughput
+from pelton.cli.flags import Parser, add_engine_arguments, engine_config
+from pelton.cli.logs import configure_logging
 
 DEFAULT_CONCURRENCY = 8
 
 
 def add_arguments(parser: Parser) -> None:
-    commands = parser.add_subparsers(title="what to measure", required=True, metavar="{serve}")
+    commands = parser.add_subparsers(title="what to measure", required=True, metavar="{serve,throughput}")
     serve = commands.add_parser("serve", description="load a server that speaks the OpenAI API and time its answers")
     _add_serve_arguments(serve)
     serve.set_defaults(measure=_bench_serve)
+    throughput = commands.add_parser("throughput", description="time a batch of random prompts without a server")
+    add_engine_arguments(throughput, groups=("model", "engine", "logging"))
+    _add_lengths(throughput)
+    throughput.set_defaults(measure=_bench_throughput)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,7 +46,6 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--model", metavar="NAME", help="the first of /v1/models by default")
     server.add_argument("--api-key", metavar="KEY", help="sent as a bearer token")
     load = parser.add_argument_group("load")
-    load.add_argument("--num-prompts", type=int, default=100, metavar="N", help="requests (default: %(default)s)")
     load.add_argument(
         "--concurrency", type=int, metavar="N", help=f"closed loop: requests in flight (default: {DEFAULT_CONCURRENCY})"
     )
@@ -52,26 +59,30 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     )
     load.add_argument("--warmup", type=int, default=1, metavar="N", help="unmeasured requests (default: %(default)s)")
     load.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds per request (default: 600)")
-    _add_prompt_arguments(parser.add_argument_group("prompts"))
-    parser.add_argument("--json", metavar="FILE", help="write the numbers as JSON; - for stdout, instead of the tables")
-
-
-def _add_prompt_arguments(group: "argparse._ArgumentGroup") -> None:  # pyright: ignore[reportPrivateUsage]
-    group.add_argument(
-        "--random-input-len", "--input-len", type=int, default=256, metavar="N", help="tokens in (default: %(default)s)"
-    )
-    group.add_argument(
-        "--random-output-len", "--output-len", type=int, default=128, metavar="N", help="tokens out (default: 128)"
-    )
-    group.add_argument(
+    _add_lengths(parser)
+    prompts = parser.add_argument_group("prompts")
+    prompts.add_argument(
         "--prompts", type=Path, metavar="FILE", help="instead of random ones: one a line, or .jsonl with `prompt`"
     )
-    group.add_argument(
+    prompts.add_argument(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
         help="generate on past the end of an answer; on for random prompts, off for given ones",
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts and arrivals (default: 0)")
+    prompts.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts and arrivals (default: 0)")
+
+
+def _add_lengths(parser: argparse.ArgumentParser) -> None:
+    """What both benchmarks have."""
+    group = parser.add_argument_group("size")
+    group.add_argument("--num-prompts", type=int, default=100, metavar="N", help="requests (default: %(default)s)")
+    group.add_argument(
+        "--input-len", "--random-input-len", type=int, default=256, metavar="N", help="tokens in (default: %(default)s)"
+    )
+    group.add_argument(
+        "--output-len", "--random-output-len", type=int, default=128, metavar="N", help="tokens out (default: 128)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the numbers as JSON; - for stdout, instead of the table")
 
 
 def _bench_serve(args: argparse.Namespace) -> int:
@@ -88,8 +99,8 @@ def _bench_serve(args: argparse.Namespace) -> int:
         concurrency=concurrency,
         request_rate=args.request_rate,
         burstiness=args.burstiness,
-        input_len=args.random_input_len,
-        output_len=args.random_output_len,
+        input_len=args.input_len,
+        output_len=args.output_len,
         prompts=args.prompts,
         ignore_eos=args.ignore_eos,
         num_warmup=args.warmup,
@@ -98,18 +109,26 @@ def _bench_serve(args: argparse.Namespace) -> int:
     )
     with _progress(benchmark.num_prompts) as on_progress:
         report = uvloop.run(run_benchmark(benchmark, on_progress))
-    _show(report, args.json)
+    _show((throughput_table(report), latency_table(report)), report.to_json(), args.json)
+    for line in failure_lines(report):
+        sys.stderr.write(f"pelton: {line}\n")
     return 1 if report.num_failed else 0
 
 
-def _show(report: Report, json_file: str | None) -> None:
+def _bench_throughput(args: argparse.Namespace) -> int:
+    config = engine_config(args, log_level="warning")
+    configure_logging(config.log_level)
+    benchmark = ThroughputBenchmark(num_prompts=args.num_prompts, input_len=args.input_len, output_len=args.output_len)
+    report = run_throughput(benchmark, config, show_progress=sys.stderr.isatty())
+    _show((offline_table(report),), dataclasses.asdict(report), args.json)
+    return 0
+
+
+def _show(tables: Sequence[Table], numbers: dict[str, object], json_file: str | None) -> None:
     if json_file != "-":
-        console = Console()
-        console.print(throughput_table(report), latency_table(report))
-    for line in failure_lines(report):
-        sys.stderr.write(f"pelton: {line}\n")
+        Console().print(*tables)
     if json_file is not None:
-        text = msgspec.json.format(msgspec.json.encode(report.to_json()), indent=2).decode() + "\n"
+        text = msgspec.json.format(msgspec.json.encode(numbers), indent=2).decode() + "\n"
         if json_file == "-":
             sys.stdout.write(text)
         else:
