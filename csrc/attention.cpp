@@ -20,8 +20,8 @@ namespace nb = nanobind;
 namespace pelton {
 namespace {
 
-constexpr int kTileQueries = 24;  // two blocks of 12 queries, the most that the vector registers hold
 constexpr int kItemsPerThread = 4;
+constexpr int64_t kParallelProducts = 100'000;  // below some microseconds of work a second thread does not pay
 constexpr std::size_t kAlignment = 64;
 
 struct Free {
@@ -52,6 +52,7 @@ struct Schedule {
   std::vector<WorkItem> items;
   int max_queries = 0;
   int num_partials = 0;
+  int64_t num_products = 0;  // query elements times keys
 };
 
 int first_segment(const AttentionTile& tile) { return tile.first_key / kSegment; }
@@ -74,16 +75,18 @@ void add_row_tiles(const AttentionProblem& problem, int row, int tokens_per_tile
 }
 
 // With few tiles their segments are shared out, so that one long row keeps every core busy. Results are the same.
-Schedule make_schedule(const AttentionProblem& problem, int num_threads) {
+Schedule make_schedule(const AttentionProblem& problem, int tile_queries, int num_threads) {
   Schedule schedule;
-  const int tokens_per_tile = std::max(1, kTileQueries / problem.group);
+  const int tokens_per_tile = std::max(1, tile_queries / problem.group);
   for (int row = 0; row < problem.num_rows; ++row) add_row_tiles(problem, row, tokens_per_tile, schedule.tiles);
   const int num_tiles = static_cast<int>(schedule.tiles.size());
   const bool split = num_threads > 1 && num_tiles < kItemsPerThread * num_threads;
   schedule.items.reserve(num_tiles);
   for (int index = 0; index < num_tiles; ++index) {
     const AttentionTile& tile = schedule.tiles[index];
-    schedule.max_queries = std::max(schedule.max_queries, tile.num_tokens * problem.group);
+    const int queries = tile.num_tokens * problem.group;
+    schedule.max_queries = std::max(schedule.max_queries, queries);
+    schedule.num_products += int64_t{queries} * problem.head_dim * (tile.end_key - tile.first_key);
     const int first = first_segment(tile), end = end_segment(tile);
     if (split && end - first > 1) {
       for (int segment = first; segment < end; ++segment) {
@@ -146,8 +149,8 @@ class Execution {
   // Work until nothing is left; called once by each thread.
   void work(int thread) {
     float* scratch = private_.get() + (scratch_floats_ + 2 * state_floats_) * thread;
-    const int num_items = static_cast<int>(schedule_.items.size());
-    for (int i = next_.fetch_add(1, std::memory_order_relaxed); i < num_items;
+    const std::size_t num_items = schedule_.items.size();
+    for (std::size_t i = next_.fetch_add(1, std::memory_order_relaxed); i < num_items;
          i = next_.fetch_add(1, std::memory_order_relaxed)) {
       const WorkItem& item = schedule_.items[i];
       kernel_.load_queries(problem_, schedule_.tiles[item.tile], scratch);
@@ -162,13 +165,12 @@ class Execution {
  private:
   void run_tile(const WorkItem& item, float* scratch) {
     const AttentionTile& tile = schedule_.tiles[item.tile];
-    const int queries = tile.num_tokens * problem_.group;
     const SoftmaxState total = state_at(scratch + scratch_floats_, schedule_.max_queries);
     const SoftmaxState part = state_at(scratch + scratch_floats_ + state_floats_, schedule_.max_queries);
     for (int index = item.first_segment; index < item.end_segment; ++index) {
       const bool first = index == item.first_segment;
       kernel_.attend(problem_, tile, locate_segment(problem_, tile, index), scratch, first ? total : part);
-      if (!first) kernel_.merge(problem_, queries, total, part);
+      if (!first) kernel_.merge(problem_, tile.num_tokens * problem_.group, total, part);
     }
     kernel_.store(problem_, tile, total);
   }
@@ -195,11 +197,16 @@ class Execution {
   Floats private_;   // per thread: scratch, then two states
   Floats partials_;  // states of split tiles, consecutive for the segments of one tile
   std::vector<std::atomic<int>> unfinished_;  // per tile: segments still to do
-  std::atomic<int> next_{0};
+  std::atomic<std::size_t> next_{0};
 };
 
-const AttentionKernel& choose_kernel(std::string_view instruction_set) {
+// The best kernel for the problem, or the one that is asked for.
+const AttentionKernel& choose_kernel(const AttentionProblem& problem, std::string_view instruction_set) {
 #if defined(__x86_64__)
+  const bool any = instruction_set.empty();
+  const bool fits_amx = problem.query_type == ElementType::kBFloat16 && problem.cache_type == ElementType::kBFloat16 &&
+                        problem.head_dim % kPaddedDims == 0;
+  if (fits_amx && cpu_features().amx_bf16 && (any || instruction_set == "amx")) return kAmxAttention;
   if (cpu_features().avx512 && instruction_set != "portable") return kAvx512Attention;
 #endif
   return kPortableAttention;
@@ -238,17 +245,17 @@ void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_ca
       .group = num_heads / num_kv_heads,
       .padded_head_dim = (head_dim + kPaddedDims - 1) / kPaddedDims * kPaddedDims,
   };
-  paged_attention(problem, choose_kernel(instruction_set));
+  paged_attention(problem, choose_kernel(problem, instruction_set));
 }
 
 }  // namespace
 
 void paged_attention(const AttentionProblem& problem, const AttentionKernel& kernel) {
   const int num_threads = omp_get_max_threads();
-  const Schedule schedule = make_schedule(problem, num_threads);
+  const Schedule schedule = make_schedule(problem, kernel.tile_queries, num_threads);
   if (schedule.items.empty()) return;
   Execution execution(problem, kernel, schedule, num_threads);
-#pragma omp parallel num_threads(num_threads) if (schedule.items.size() > 1)
+#pragma omp parallel num_threads(num_threads) if (schedule.num_products > kParallelProducts)
   execution.work(omp_get_thread_num());
 }
 

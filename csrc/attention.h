@@ -71,6 +71,7 @@ struct SoftmaxState {
 
 // One implementation. `queries` is num_tokens * group. Pointers to floats are 64-byte aligned and don't overlap.
 struct AttentionKernel {
+  int tile_queries;  // queries of a tile, unless one token has more
   // Floats of scratch for a tile of that many queries.
   std::size_t (*scratch_floats)(const AttentionProblem& problem, int queries);
   // Scale the tile's queries into scratch.
@@ -87,6 +88,8 @@ struct AttentionKernel {
 extern const AttentionKernel kPortableAttention;
 #if defined(__x86_64__)
 extern const AttentionKernel kAvx512Attention;  // needs cpu_features().avx512
+// Needs cpu_features().amx_bf16; takes bf16 queries and caches whose head_dim is a multiple of kPaddedDims.
+extern const AttentionKernel kAmxAttention;
 #endif
 
 // Runs the problem on OpenMP's threads.

@@ -15,7 +15,6 @@ constexpr int kCacheLine = 64;
 constexpr int kMaxBlock = 12;  // queries of a block: 12 x 2 accumulators leave room for the operands
 
 int smaller(int a, int b) { return a < b ? a : b; }
-int larger(int a, int b) { return a > b ? a : b; }
 
 // Two vectors of head dimensions: for bf16 the even and the odd ones of 32, for fp32 the lower and the upper half.
 struct DimensionPair {
@@ -38,13 +37,6 @@ struct BFloat16Cache {
     return {even_bfloat16(raw), odd_bfloat16(raw)};
   }
 
-  static DimensionPair in_order(DimensionPair pair) {
-    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-    return {_mm512_permutex2var_ps(pair.first, low, pair.second),
-            _mm512_permutex2var_ps(pair.first, high, pair.second)};
-  }
-
   static constexpr int kBytes = 2;
 };
 
@@ -59,8 +51,6 @@ struct Float32Cache {
     return {_mm512_loadu_ps(floats), _mm512_maskz_loadu_ps(upper, floats + kLanes)};
   }
 
-  static DimensionPair in_order(DimensionPair pair) { return pair; }
-
   static constexpr int kBytes = 4;
 };
 
@@ -70,14 +60,12 @@ void score_vectors(const AttentionProblem& problem, const AttentionSegment& segm
                    float* scores) {
   constexpr int kDims = Cache::kDimsPerLoad;
   const std::byte* keys[Vectors];
-  const std::byte* next_keys[Vectors];
+  const std::byte* next_keys[Vectors];  // to prefetch, as the values are
   const std::byte* values[Vectors];
   for (int v = 0; v < Vectors; ++v) {
-    // Outside the vectors to visit a neighbour is computed again, and never looked at.
-    const int vector = smaller(larger(first + v, segment.first_vector), segment.end_vector - 1);
-    keys[v] = segment.keys[vector];
-    next_keys[v] = segment.keys[smaller(vector + Vectors, segment.end_vector - 1)];
-    values[v] = segment.values[vector];
+    keys[v] = segment.keys[visited(segment, first + v)];
+    next_keys[v] = segment.keys[visited(segment, first + v + Vectors)];
+    values[v] = segment.values[visited(segment, first + v)];
   }
   __m512 sums[Queries][Vectors];
   for (auto& row : sums) {
@@ -225,8 +213,8 @@ void attend_cached(const AttentionProblem& problem, const AttentionTile& tile, c
     const int block = smaller(count - q, kMaxBlock);
     kScoreFunctions<Cache>[block - 1](problem, segment, queries + q * problem.head_dim, scores + q * kSegment);
     for (int i = q; i < q + block; ++i) {
-      softmax_scores(problem, segment, tile.first_position + i / problem.group, scores + i * kSegment,
-                     state.maximum + i, state.sum + i);
+      softmax_scores(problem, segment, tile.first_position + i / problem.group, 1.0f,
+                     scores + i * kSegment, state.maximum + i, state.sum + i);
     }
     kWeighFunctions<Cache>[block - 1](problem, segment, scores + q * kSegment,
                                       state.weighted + q * problem.padded_head_dim);
@@ -242,7 +230,31 @@ void attend(const AttentionProblem& problem, const AttentionTile& tile, const At
   }
 }
 
-void merge(const AttentionProblem& problem, int queries, const SoftmaxState& into, const SoftmaxState& from) {
+void store(const AttentionProblem& problem, const AttentionTile& tile, const SoftmaxState& state) {
+  const bool pairs = problem.cache_type == ElementType::kBFloat16;
+  store_avx512(problem, tile, state, pairs ? DimensionOrder::kEvenThenOdd : DimensionOrder::kNatural);
+}
+
+void store_vector(const AttentionProblem& problem, int64_t offset, __m512 values) {
+  if (problem.query_type == ElementType::kBFloat16) {
+    store_lanes(static_cast<BFloat16*>(problem.output) + offset, values);
+  } else {
+    store_lanes(static_cast<float*>(problem.output) + offset, values);
+  }
+}
+
+DimensionPair in_natural_order(DimensionPair pair, DimensionOrder order) {
+  if (order == DimensionOrder::kNatural) return pair;
+  const bool fours = order == DimensionOrder::kFoursInTurn;
+  const __m512i low = fours ? _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23)
+                            : _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  return {_mm512_permutex2var_ps(pair.first, low, pair.second), _mm512_permutex2var_ps(pair.first, high, pair.second)};
+}
+
+}  // namespace
+
+void merge_avx512(const AttentionProblem& problem, int queries, const SoftmaxState& into, const SoftmaxState& from) {
   for (int i = 0; i < queries; ++i) {
     const float maximum = into.maximum[i] > from.maximum[i] ? into.maximum[i] : from.maximum[i];
     const __m512 keep = exp2_vector(_mm512_set1_ps(into.maximum[i] - maximum));
@@ -256,15 +268,8 @@ void merge(const AttentionProblem& problem, int queries, const SoftmaxState& int
   }
 }
 
-void store_vector(const AttentionProblem& problem, int64_t offset, __m512 values) {
-  if (problem.query_type == ElementType::kBFloat16) {
-    store_lanes(static_cast<BFloat16*>(problem.output) + offset, values);
-  } else {
-    store_lanes(static_cast<float*>(problem.output) + offset, values);
-  }
-}
-
-void store_output(const AttentionProblem& problem, const AttentionTile& tile, const SoftmaxState& state) {
+void store_avx512(const AttentionProblem& problem, const AttentionTile& tile, const SoftmaxState& state,
+                  DimensionOrder order) {
   for (int i = 0; i < tile.num_tokens * problem.group; ++i) {
     const int64_t token = tile.first_token + i / problem.group;
     const int64_t head = tile.kv_head * problem.group + i % problem.group;
@@ -272,17 +277,13 @@ void store_output(const AttentionProblem& problem, const AttentionTile& tile, co
     const __m512 inverse = _mm512_set1_ps(1.0f / state.sum[i]);
     for (int d = 0; d < problem.head_dim; d += kPaddedDims) {
       const float* from = state.weighted + i * problem.padded_head_dim + d;
-      DimensionPair pair{_mm512_mul_ps(_mm512_load_ps(from), inverse),
-                         _mm512_mul_ps(_mm512_load_ps(from + kLanes), inverse)};
-      if (problem.cache_type == ElementType::kBFloat16) pair = BFloat16Cache::in_order(pair);
-      store_vector(problem, offset + d, pair.first);
-      if (d + kLanes < problem.head_dim) store_vector(problem, offset + d + kLanes, pair.second);
+      const DimensionPair pair = in_natural_order({_mm512_load_ps(from), _mm512_load_ps(from + kLanes)}, order);
+      store_vector(problem, offset + d, _mm512_mul_ps(pair.first, inverse));
+      if (d + kLanes < problem.head_dim) store_vector(problem, offset + d + kLanes, _mm512_mul_ps(pair.second, inverse));
     }
   }
 }
 
-}  // namespace
-
-const AttentionKernel kAvx512Attention{scratch_floats, load_queries, attend, merge, store_output};
+const AttentionKernel kAvx512Attention{2 * kMaxBlock, scratch_floats, load_queries, attend, merge_avx512, store};
 
 }  // namespace pelton

@@ -57,28 +57,47 @@ static inline VisibleKeys visible_keys(const AttentionProblem& problem, const At
   return {_mm512_set1_epi32(first), _mm512_set1_epi32(end > first ? end - first : 0)};
 }
 
-// Turns one query's scores [kSegment] over a segment's key vectors into weights 2^(score - maximum), zeros where masked.
+// The vector itself, or the nearest one to visit: what is computed from that is never looked at.
+static inline int visited(const AttentionSegment& segment, int vector) {
+  if (vector < segment.first_vector) return segment.first_vector;
+  return vector < segment.end_vector ? vector : segment.end_vector - 1;
+}
+
+// Turns one query's scores [kSegment], still to be multiplied by `scale`, into weights 2^(score - maximum) over the
+// segment's key vectors; zeros where masked.
 static inline void softmax_scores(const AttentionProblem& problem, const AttentionSegment& segment, int position,
-                                  float* scores, float* maximum, float* sum) {
+                                  float scale, float* scores, float* maximum, float* sum) {
   const VisibleKeys visible = visible_keys(problem, segment, position);
   __m512 largest = _mm512_set1_ps(kEmptyMax);
   for (int v = segment.first_vector; v < segment.end_vector; ++v) {
     __m512 score = _mm512_load_ps(scores + v * kLanes);
     if (problem.capped_scale > 0) {
-      score = _mm512_mul_ps(tanh_vector(score), _mm512_set1_ps(problem.capped_scale));
+      const __m512 scaled = _mm512_mul_ps(score, _mm512_set1_ps(scale));
+      score = _mm512_mul_ps(tanh_vector(scaled), _mm512_set1_ps(problem.capped_scale));
       _mm512_store_ps(scores + v * kLanes, score);
     }
     largest = _mm512_mask_max_ps(largest, visible.lanes(v), score, largest);
   }
-  *maximum = _mm512_reduce_max_ps(largest);
+  const float rest = problem.capped_scale > 0 ? 1.0f : scale;  // of the scale, still to be applied
+  const __m512 top = _mm512_set1_ps(_mm512_reduce_max_ps(largest));
+  *maximum = _mm512_cvtss_f32(top) * rest;
   __m512 total = _mm512_setzero_ps();
   for (int v = segment.first_vector; v < segment.end_vector; ++v) {
-    const __m512 distance = _mm512_sub_ps(_mm512_load_ps(scores + v * kLanes), _mm512_set1_ps(*maximum));
-    const __m512 weight = _mm512_maskz_mov_ps(visible.lanes(v), exp2_vector(distance));
+    const __m512 distance = _mm512_sub_ps(_mm512_load_ps(scores + v * kLanes), top);
+    const __m512 exponent = _mm512_mul_ps(distance, _mm512_set1_ps(rest));
+    const __m512 weight = _mm512_maskz_mov_ps(visible.lanes(v), exp2_vector(exponent));
     total = _mm512_add_ps(total, weight);
     _mm512_store_ps(scores + v * kLanes, weight);
   }
   *sum = _mm512_reduce_add_ps(total);
 }
+
+// In which order `weighted` holds 32 head dimensions.
+enum class DimensionOrder { kNatural, kEvenThenOdd, kFoursInTurn };
+
+// AttentionKernel::merge and AttentionKernel::store, defined in attention_avx512.cpp.
+void merge_avx512(const AttentionProblem& problem, int queries, const SoftmaxState& into, const SoftmaxState& from);
+void store_avx512(const AttentionProblem& problem, const AttentionTile& tile, const SoftmaxState& state,
+                  DimensionOrder order);
 
 }  // namespace pelton

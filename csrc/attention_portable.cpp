@@ -108,6 +108,6 @@ void store_output(const AttentionProblem& problem, const AttentionTile& tile, co
 
 }  // namespace
 
-const AttentionKernel kPortableAttention{scratch_floats, load_queries, attend, merge, store_output};
+const AttentionKernel kPortableAttention{/*tile_queries=*/16, scratch_floats, load_queries, attend, merge, store_output};
 
 }  // namespace pelton

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pelton.kernels.cpu import extension
-from pelton.ops.kv import ELEMENT_TYPES, runs_on_cpu_kernel
+from pelton.ops.kv import ELEMENT_TYPES, head_strides, runs_on_cpu_kernel
 from pelton.ops.reference_attention import reference_paged_attention
 
 _NO_WINDOW = 2**30  # csrc/attention.h
@@ -31,7 +31,7 @@ def paged_attention(
     On a CPU kernel a token's result does not depend on the tokens and rows beside it, nor on the number of threads.
 
     Args:
-        query: [T, H, D], fp32 or bf16, any strides over T and H.
+        query: [T, H, D], fp32 or bf16, any strides over T and H, none over D.
         key_cache: [P, K, D / x, S, x], see ops/kv.py; fp32 or bf16, whatever the query is.
         value_cache: [P, K, S, D].
         row_starts: [R + 1] int32.
@@ -44,7 +44,7 @@ def paged_attention(
     Returns:
         [T, H, D] of the query's type, contiguous.
     """
-    if extension is not None and runs_on_cpu_kernel(query, cache=(key_cache, value_cache)):
+    if runs_on_cpu_kernel(query, value_cache):
         return cpu_paged_attention(
             query, key_cache, value_cache, row_starts, context_lens, page_table, scale, window, softcap
         )
@@ -70,9 +70,11 @@ def cpu_paged_attention(
     """`paged_attention` in csrc. `instruction_set` limits the choice ("portable", "avx512"); "" takes the best."""
     assert extension is not None
     num_tokens, num_heads, head_dim = query.shape
-    page_table = page_table.contiguous()
+    _, num_kv_heads, page_size, _ = value_cache.shape
+    row_stride, entry_stride = page_table.stride()
+    assert entry_stride == 1
     if out is None:
-        out = torch.empty(num_tokens, num_heads, head_dim, dtype=query.dtype)
+        out = torch.empty((num_tokens, num_heads, head_dim), dtype=query.dtype)
     extension.paged_attention(
         query.data_ptr(),
         out.data_ptr(),
@@ -83,12 +85,11 @@ def cpu_paged_attention(
         page_table.data_ptr(),
         context_lens.shape[0],
         num_heads,
-        value_cache.shape[1],
+        num_kv_heads,
         head_dim,
-        value_cache.shape[2],
-        page_table.stride(0),
-        query.stride(0),
-        query.stride(1),
+        page_size,
+        row_stride,
+        *head_strides(query),
         key_cache.stride(0),
         value_cache.stride(0),
         ELEMENT_TYPES[query.dtype],

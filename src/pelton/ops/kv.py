@@ -31,47 +31,56 @@ def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
     """Store the keys and values of new tokens.
 
     Args:
-        key: [T, K, D], fp32 or bf16, any strides over T and K; converted to the cache's type.
+        key: [T, K, D], fp32 or bf16, any strides over T and K, none over D; converted to the cache's type.
         value: like `key`.
         key_cache: [P, K, D / x, S, x].
         value_cache: [P, K, S, D].
         slots: [T] int64; -1 writes nothing. No two tokens share a slot.
     """
-    if extension is not None and runs_on_cpu_kernel(key, value, cache=(key_cache, value_cache)):
-        num_tokens, num_kv_heads, head_dim = key.shape
-        extension.write_kv(
-            key.data_ptr(),
-            value.data_ptr(),
-            key_cache.data_ptr(),
-            value_cache.data_ptr(),
-            slots.data_ptr(),
-            num_tokens,
-            num_kv_heads,
-            head_dim,
-            value_cache.shape[2],
-            *key.stride()[:2],
-            *value.stride()[:2],
-            key_cache.stride(0),
-            value_cache.stride(0),
-            ELEMENT_TYPES[key.dtype],
-            ELEMENT_TYPES[key_cache.dtype],
-        )
+    if runs_on_cpu_kernel(key, value_cache):
+        cpu_write_kv(key, value, key_cache, value_cache, slots)
     else:
         reference_write_kv(key, value, key_cache, value_cache, slots)
 
 
-def runs_on_cpu_kernel(*tensors: Tensor, cache: tuple[Tensor, Tensor]) -> bool:
-    """Whether the kernels of csrc take these [T, heads, D] tensors, all of one type, with this cache."""
-    key_cache, value_cache = cache
-    page_size, head_dim = value_cache.shape[2:]
+def cpu_write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
+    """`write_kv` in csrc."""
+    assert extension is not None
+    num_tokens, num_kv_heads, head_dim = key.shape
+    extension.write_kv(
+        key.data_ptr(),
+        value.data_ptr(),
+        key_cache.data_ptr(),
+        value_cache.data_ptr(),
+        slots.data_ptr(),
+        num_tokens,
+        num_kv_heads,
+        head_dim,
+        value_cache.shape[2],
+        *head_strides(key),
+        *head_strides(value),
+        key_cache.stride(0),
+        value_cache.stride(0),
+        ELEMENT_TYPES[key.dtype],
+        ELEMENT_TYPES[key_cache.dtype],
+    )
+
+
+def head_strides(heads: Tensor) -> tuple[int, int]:
+    """Strides over T and heads of [T, heads, D] tokens, whose last dimension must be contiguous."""
+    token_stride, head_stride, element_stride = heads.stride()
+    assert element_stride == 1
+    return token_stride, head_stride
+
+
+def runs_on_cpu_kernel(heads: Tensor, value_cache: Tensor) -> bool:
+    """Whether the kernels of csrc take these [T, heads, D] tokens with this cache."""
+    _, _, page_size, head_dim = value_cache.shape
     return (
-        value_cache.device.type == "cpu"
+        extension is not None
+        and value_cache.is_cpu
+        and heads.dtype in ELEMENT_TYPES
         and value_cache.dtype in ELEMENT_TYPES
-        and key_cache.dtype == value_cache.dtype
         and head_dim % 16 == 0
         and page_size % 16 == 0
-        and key_cache[0].is_contiguous()
-        and value_cache[0].is_contiguous()
-        and tensors[0].dtype in ELEMENT_TYPES
-        and all(tensor.dtype == tensors[0].dtype and tensor.stride(2) == 1 for tensor in tensors)
     )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pelton.kernels.cpu import extension
-from pelton.ops.kv import ELEMENT_TYPES, runs_on_cpu_kernel
+from pelton.ops.kv import ELEMENT_TYPES, head_strides, runs_on_cpu_kernel
 from pelton.ops.reference_attention import reference_rope_and_cache
 
 
@@ -37,7 +37,7 @@ def rope_and_cache(
     Returns:
         The rotated query, [T, H, D], contiguous.
     """
-    if extension is not None and runs_on_cpu_kernel(query, key, value, cache=(key_cache, value_cache)):
+    if runs_on_cpu_kernel(query, value_cache):
         return cpu_rope_and_cache(query, key, value, cos_sin, positions, key_cache, value_cache, slots)
     return reference_rope_and_cache(query, key, value, cos_sin, positions, key_cache, value_cache, slots)
 
@@ -59,7 +59,7 @@ def cpu_rope_and_cache(
     assert cos_sin.dtype == torch.float32
     assert cos_sin.is_contiguous()
     num_tokens, num_heads, head_dim = query.shape
-    out = torch.empty(num_tokens, num_heads, head_dim, dtype=query.dtype)
+    out = torch.empty((num_tokens, num_heads, head_dim), dtype=query.dtype)
     extension.rope_and_cache(
         query.data_ptr(),
         key.data_ptr(),
@@ -76,9 +76,9 @@ def cpu_rope_and_cache(
         head_dim,
         cos_sin.shape[1],
         value_cache.shape[2],
-        *query.stride()[:2],
-        *key.stride()[:2],
-        *value.stride()[:2],
+        *head_strides(query),
+        *head_strides(key),
+        *head_strides(value),
         key_cache.stride(0),
         value_cache.stride(0),
         ELEMENT_TYPES[query.dtype],
