@@ -23,10 +23,10 @@ import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 import pelton
-from pelton.bench.client import send_request
+from pelton.bench.client import first_model, send_request
 from pelton.bench.connection import Address, HttpClient
 from pelton.bench.report import Report
-from pelton.bench.serve import ServeBenchmark, first_model, run_benchmark
+from pelton.bench.serve import ServeBenchmark, run_benchmark
 from pelton.bench.workload import Prompt
 from pelton.cli.hardware import probe_machine
 

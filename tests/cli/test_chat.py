@@ -17,7 +17,7 @@ from pelton.errors import RequestError
 
 
 class ScriptedModel:
-    """Answers "<number of messages>: <last message>"; "slow" streams for ever, "fail" fails after its first text."""
+    """Answers "<number of messages>: <last message>", "quiet" with nothing; "slow" streams for ever, "fail" fails."""
 
     name = "scripted"
 
@@ -29,6 +29,8 @@ class ScriptedModel:
     async def answer(self, messages, params, on_text) -> TokenCounts:
         self.asked.append([dict(message) for message in messages])
         self.params.append(params)
+        if messages[-1]["content"] == "quiet":
+            return TokenCounts(prompt=11, cached=3, output=1)
         on_text(f"{len(messages)}: ")
         if messages[-1]["content"] == "fail":
             raise RequestError("the context is full")
@@ -106,6 +108,10 @@ def test_errors_are_shown_and_the_chat_goes_on(line, message):
     terminal = Terminal(line, "still here")
     assert message in terminal.output
     assert terminal.output.endswith("1: still here\n\n")  # nothing of the failed exchange is remembered
+
+
+def test_an_empty_answer_is_forgotten_with_its_question():
+    assert Terminal("quiet", "hello").output == "\n1: hello\n\n"
 
 
 def test_help_and_set_list_what_there_is():

@@ -166,6 +166,28 @@ async def send_request(
     return recorder.outcome(reply, started)
 
 
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_Model]
+
+
+async def first_model(client: HttpClient) -> str:
+    """The first name in /v1/models."""
+    reply = await client.get("/v1/models")
+    if reply.status != 200:
+        raise ValueError(f"/v1/models says HTTP {reply.status}: {error_message(decode_json(reply.body))}")
+    try:
+        models = msgspec.json.decode(reply.body, type=_ModelList).data
+    except msgspec.DecodeError:
+        models = []
+    if not models:
+        raise ValueError("/v1/models lists no model; name one with --model")
+    return models[0].id
+
+
 def request_body(endpoint: Endpoint, settings: dict[str, object], prompt: Prompt) -> dict[str, object]:
     """The JSON of a streaming request that asks for its usage."""
     stream = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": prompt.max_tokens}

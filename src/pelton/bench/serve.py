@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from pelton.bench.client import Endpoint, Outcome, decode_json, error_message, prompt_member, send_request
+from pelton.bench.client import Endpoint, Outcome, decode_json, error_message, first_model, prompt_member, send_request
 from pelton.bench.connection import Address, HttpClient
 from pelton.bench.report import Report, summarize
 from pelton.bench.workload import Prompt, TokenCounter, arrival_times, random_prompts, read_prompts
@@ -162,30 +162,8 @@ async def _make_prompts(benchmark: ServeBenchmark, client: HttpClient, model: st
     return prompts[:num_warmup], prompts[num_warmup:]
 
 
-class _Model(msgspec.Struct):
-    id: str
-
-
-class _ModelList(msgspec.Struct):
-    data: list[_Model]
-
-
 class _TokenCount(msgspec.Struct):
     count: int
-
-
-async def first_model(client: HttpClient) -> str:
-    """The first name in /v1/models."""
-    reply = await client.get("/v1/models")
-    if reply.status != 200:
-        raise ValueError(f"/v1/models says HTTP {reply.status}: {error_message(decode_json(reply.body))}")
-    try:
-        models = msgspec.json.decode(reply.body, type=_ModelList).data
-    except msgspec.DecodeError:
-        models = []
-    if not models:
-        raise ValueError("/v1/models lists no model; name one with --model")
-    return models[0].id
 
 
 async def token_counter(client: HttpClient, endpoint: Endpoint, model: str) -> TokenCounter | None:

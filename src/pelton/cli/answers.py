@@ -7,9 +7,8 @@ from typing import Protocol, Self
 
 import msgspec
 
-from pelton.bench.client import Chunk, decode_json, error_message
+from pelton.bench.client import Chunk, decode_json, error_message, first_model
 from pelton.bench.connection import Address, HttpClient
-from pelton.bench.serve import first_model
 from pelton.config import EngineConfig
 from pelton.engine.client import AsyncEngine
 from pelton.engine.protocol import EngineClient
