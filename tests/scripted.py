@@ -104,6 +104,6 @@ async def scripted_engine(
     """A connected AsyncEngine over a scripted one. Stop it with `await engine.stop()`."""
     config = resolve(EngineConfig.from_mapping({"max_model_len": 1024, **settings}), info)
     host = ThreadHost(lambda: ScriptedRunner(script, before_step), info.eos_token_ids, num_pages)
-    engine = AsyncEngine(config, info, tokenizer, host, Start(config, "scripted"))
+    engine = AsyncEngine(config, info, tokenizer, host, Start(config, info, "scripted"))
     await engine.connect(host.start())
     return engine, host

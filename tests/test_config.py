@@ -123,13 +123,26 @@ def test_the_default_cache_holds_all_requests_or_half_the_memory(monkeypatch):
 
 
 def test_a_cache_below_one_request_is_refused_with_what_fits():
-    config = EngineConfig(kv_cache_dtype="float32", kv_cache_memory=100 * KV_BYTES_FLOAT32)
+    config = EngineConfig(kv_cache_dtype="float32", kv_cache_memory=100 * KV_BYTES_FLOAT32, max_model_len=1000)
     with pytest.raises(
         ValueError, match=rf"--max-model-len 96 or less, or --kv-cache-memory {1008 * KV_BYTES_FLOAT32}"
     ):
         resolve(config, INFO)
     fitting = dataclasses.replace(config, max_model_len=96)
     assert resolve(fitting, INFO).kv_cache_memory == 96 * KV_BYTES_FLOAT32
+
+
+def test_an_unset_context_shrinks_to_what_the_cache_holds():
+    config = EngineConfig(kv_cache_dtype="float32", kv_cache_memory=100 * KV_BYTES_FLOAT32)
+    assert resolve(config, INFO).max_model_len == 96
+
+
+def test_the_default_cache_is_4_gib_at_most_unless_one_request_needs_more(monkeypatch):
+    monkeypatch.setattr(pelton.config, "available_memory", lambda: 2**50)
+    config = EngineConfig(kv_cache_dtype="float32", max_num_seqs=65536)
+    assert resolve(config, INFO).kv_cache_memory == 2**32 // (16 * KV_BYTES_FLOAT32) * 16 * KV_BYTES_FLOAT32
+    large = dataclasses.replace(INFO, num_key_value_heads=2**20)
+    assert resolve(config, large).max_model_len == 1000
 
 
 def test_a_context_beyond_the_trained_one_is_refused():

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
+_DEFAULT_KV_CACHE_MEMORY = 4 * 2**30
 MIN_PAGE_SIZE = 16  # the CPU kernel takes 16 keys at a time
 _BOOLEANS = {"true": True, "false": False}
 _TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", tuple: "a list of strings"}
@@ -81,7 +82,10 @@ class EngineConfig:
         choices=("auto", "bfloat16", "float32"),
     )
     max_model_len: int | None = setting(
-        None, "longest prompt plus output, in tokens; the trained context by default", group="model", minimum=1
+        None,
+        "longest prompt plus output, in tokens; by default the trained context, or what the KV cache holds",
+        group="model",
+        minimum=1,
     )
     seed: int = setting(0, "base of the seeds drawn for requests without one", group="model", minimum=0)
 
@@ -98,7 +102,7 @@ class EngineConfig:
     )
     kv_cache_memory: int | None = setting(
         None,
-        "KV cache size in bytes (or 4G, 512M); by default what running requests can need, within half of free memory",
+        "KV cache size in bytes (or 4G, 512M); by default what is needed, up to 4G and half of free memory",
         group="engine",
         minimum=1,
         size=True,
@@ -154,29 +158,11 @@ def resolve(config: EngineConfig, info: ModelInfo) -> EngineConfig:
     """Replace every "auto" by a value, log each choice, and refuse what cannot work.
 
     Raises:
-        ValueError: the KV cache cannot hold one request of max_model_len; names what would fit.
+        ValueError: the KV cache cannot hold one request of the max_model_len asked for; names what would fit.
     """
     dtype = config.dtype if config.dtype != "auto" else ("bfloat16" if cpu_multiplies_bfloat16() else "float32")
     kv_cache_dtype = config.kv_cache_dtype if config.kv_cache_dtype != "auto" else dtype
-    max_model_len = config.max_model_len or info.max_position_embeddings
-    if max_model_len > info.max_position_embeddings:
-        raise ValueError(
-            f"max_model_len {max_model_len} is above the model's trained context of {info.max_position_embeddings}; "
-            f"set --max-model-len {info.max_position_embeddings} or less"
-        )
-    page_bytes = info.kv_bytes_per_token(kv_cache_dtype) * config.page_size
-    pages_per_request = math.ceil(max_model_len / config.page_size)
-    memory = config.kv_cache_memory
-    if memory is None:
-        memory = min(config.max_num_seqs * pages_per_request * page_bytes, available_memory() // 2)
-    num_pages = memory // page_bytes
-    if num_pages < pages_per_request:
-        fits = num_pages * config.page_size
-        raise ValueError(
-            f"kv_cache_memory of {memory} bytes holds {fits} tokens at {page_bytes // config.page_size} bytes a token, "
-            f"fewer than max_model_len {max_model_len}; set --max-model-len {fits} or less, "
-            f"or --kv-cache-memory {pages_per_request * page_bytes} or more"
-        )
+    max_model_len, num_pages = _size_cache(config, info, info.kv_bytes_per_token(kv_cache_dtype))
     resolved = dataclasses.replace(
         config,
         dtype=dtype,
@@ -185,12 +171,39 @@ def resolve(config: EngineConfig, info: ModelInfo) -> EngineConfig:
         device="cpu" if config.device == "auto" else config.device,
         num_threads=config.num_threads or len(os.sched_getaffinity(0)),
         max_num_batched_tokens=config.max_num_batched_tokens or 512,
-        kv_cache_memory=num_pages * page_bytes,
+        kv_cache_memory=num_pages * config.page_size * info.kv_bytes_per_token(kv_cache_dtype),
     )
     for spec in dataclasses.fields(config):
         if getattr(config, spec.name) != getattr(resolved, spec.name):
             logger.info("%s: %s (chosen)", spec.name, getattr(resolved, spec.name))
     return resolved
+
+
+def _size_cache(config: EngineConfig, info: ModelInfo, token_bytes: int) -> tuple[int, int]:
+    """(max_model_len, number of KV pages), with `token_bytes` of keys and values a token."""
+    limit = config.max_model_len or info.max_position_embeddings
+    if limit > info.max_position_embeddings:
+        raise ValueError(
+            f"max_model_len {limit} is above the model's trained context of {info.max_position_embeddings}; "
+            f"set --max-model-len {info.max_position_embeddings} or less"
+        )
+    page_bytes = token_bytes * config.page_size
+    request_pages = math.ceil(limit / config.page_size)
+    memory = config.kv_cache_memory
+    if memory is None:
+        wanted = min(config.max_num_seqs * request_pages * page_bytes, _DEFAULT_KV_CACHE_MEMORY)
+        memory = min(max(wanted, request_pages * page_bytes), available_memory() // 2)
+    num_pages = memory // page_bytes
+    if num_pages >= request_pages:
+        return limit, num_pages
+    fits = num_pages * config.page_size
+    if config.max_model_len is None and fits > 0:
+        return fits, num_pages
+    raise ValueError(
+        f"kv_cache_memory of {memory} bytes holds {fits} tokens at {token_bytes} bytes a token, "
+        f"fewer than max_model_len {limit}; set --max-model-len {fits} or less, "
+        f"or --kv-cache-memory {request_pages * page_bytes} or more"
+    )
 
 
 def chosen(value: Value | None) -> Value:

@@ -7,13 +7,14 @@ import logging
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Self
 
 import msgspec
 
-from pelton.config import EngineConfig, chosen, resolve
+from pelton.config import EngineConfig, chosen
 from pelton.engine.delta import to_delta
+from pelton.engine.describe import describe
 from pelton.engine.host import EngineHost, ProcessHost
 from pelton.engine.protocol import Abort, Add, Failed, Framing, FromEngine, Health, Outputs, Ready, Start, frame
 from pelton.engine.text import TextStream
@@ -21,8 +22,6 @@ from pelton.errors import EngineDeadError, RequestError
 from pelton.model_config import ModelInfo
 from pelton.tokenizer import Tokenizer
 from pelton.types import Delta, EngineStats, Output, SamplingParams
-from pelton.weights.hub import locate
-from pelton.weights.model_files import ModelFiles
 
 logger = logging.getLogger(__name__)
 
@@ -76,11 +75,9 @@ class AsyncEngine:
 
     @classmethod
     def _describe(cls, config: EngineConfig, host: EngineHost) -> Self:
-        path = locate(config.model, revision=config.revision, download_dir=config.download_dir)
-        files = ModelFiles(path)
-        info = files.info()
-        resolved = resolve(config, info)
-        return cls(resolved, info, files.tokenizer(), host, Start(resolved, str(path)))
+        model = describe(config)
+        start = Start(model.config, model.info, str(model.path))
+        return cls(model.config, model.info, model.tokenizer, host, start)
 
     async def connect(self, connection: socket.socket) -> None:
         """Send Start over a connection from the host, wait until the engine is ready, and watch it from then on."""
@@ -106,7 +103,7 @@ class AsyncEngine:
 
     async def generate(
         self, prompt_ids: Sequence[int], params: SamplingParams, *, priority: int = 0, salt: str = ""
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncGenerator[Delta, None]:
         """Run one choice; see EngineClient.generate."""
         self._check(prompt_ids, params)
         if params.seed is None:

@@ -1,6 +1,7 @@
 """Where an engine runs: a child process on the other end of a socket pair."""
 
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -33,7 +34,11 @@ class ProcessHost:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             command = [sys.executable, "-m", "pelton.engine.process", str(theirs.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            # After an operation of torch, its OpenMP threads would spin on a core that our own workers need.
+            environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment
+            )
         return ours
 
     def stop(self) -> None:

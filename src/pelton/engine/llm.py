@@ -3,21 +3,19 @@
 import contextlib
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pelton.config import EngineConfig, resolve
+from pelton.config import EngineConfig
 from pelton.engine.build import build_engine
 from pelton.engine.delta import to_delta
+from pelton.engine.describe import describe
 from pelton.engine.text import TextStream
-from pelton.tokenizer import Tokenizer
 from pelton.types import EngineStats, FinishReason, Output, SamplingParams, TokenLogprobs
-from pelton.weights.hub import locate
-from pelton.weights.model_files import ModelFiles
 
 Prompt = str | Sequence[int]
 
@@ -65,14 +63,13 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, **settings: Any) -> None:  # noqa: ANN401 (fields of EngineConfig)
-        config = EngineConfig.from_mapping({"model": model, **settings})
-        files = ModelFiles(locate(config.model, revision=config.revision, download_dir=config.download_dir))
-        self.info = files.info()
-        self.config = resolve(config, self.info)
-        self.tokenizer: Tokenizer = files.tokenizer()
-        self._engine = build_engine(self.config, self.info, files.path)
+        described = describe(EngineConfig.from_mapping({"model": model, **settings}))
+        self.info = described.info
+        self.config = described.config
+        self.tokenizer = described.tokenizer
+        self._engine = build_engine(self.config, self.info, described.path)
         self._ids = itertools.count()
-        self._seeds = random.Random(config.seed)
+        self._seeds = random.Random(self.config.seed)
 
     @property
     def stats(self) -> EngineStats:
@@ -104,7 +101,7 @@ class LLM:
             while choices and self._engine.has_work:
                 for output in self._engine.step():
                     if self._take(output, choices):
-                        next(advance)
+                        advance()
         return results
 
     def chat(
@@ -170,15 +167,9 @@ def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 @contextlib.contextmanager
-def _progress(total: int, *, shown: bool) -> Iterator[Iterator[None]]:
-    """A bar that moves by one at each `next`."""
+def _progress(total: int, *, shown: bool) -> Generator[Callable[[], None], None, None]:
+    """A bar that moves by one at each call."""
     columns = (TextColumn("generating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, disable=not shown) as progress:
         task = progress.add_task("generating", total=total)
-
-        def advance() -> Iterator[None]:
-            while True:
-                progress.advance(task)
-                yield
-
-        yield advance()
+        yield lambda: progress.advance(task)

@@ -7,12 +7,12 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from pelton.engine.build import build_engine
 from pelton.engine.engine import Engine
 from pelton.engine.protocol import Abort, Add, Failed, Framing, Outputs, Ready, Start, ToEngine, frame
 from pelton.types import Output
-from pelton.weights.model_files import ModelFiles
 
 logger = logging.getLogger(__name__)
 
@@ -109,8 +109,7 @@ def _read_start(connection: socket.socket, framing: Framing) -> Start | None:
 
 def _build(start: Start) -> Engine:
     logging.getLogger().setLevel(start.config.log_level.upper())
-    files = ModelFiles(start.path)
-    return build_engine(start.config, files.info(), files.path)
+    return build_engine(start.config, start.info, Path(start.path))
 
 
 def main() -> None:

@@ -59,6 +59,7 @@ class Start(msgspec.Struct, frozen=True, tag="start", array_like=True):
     """First message to the engine process: load this model with these resolved settings."""
 
     config: EngineConfig
+    info: ModelInfo
     path: str
 
 

@@ -156,6 +156,11 @@ class Tokenizer:
             template_kwargs=template_kwargs,
         )
 
+    def replace_chat_template(self, chat_template: str) -> None:
+        """Use this template instead of the model's own; RequestError, a ValueError, when it cannot be one."""
+        self.check_chat_template(chat_template)
+        self._named_templates = {"default": chat_template}
+
     def check_chat_template(self, chat_template: str) -> None:
         """Raises RequestError, which is a ValueError, when a template is too long or has a syntax error."""
         self._chat_templates.check(chat_template)
