@@ -211,3 +211,35 @@ def test_a_window_in_some_layers_is_refused():
     given = {"use_sliding_window": True, "sliding_window": 100, "max_window_layers": 2}
     with pytest.raises(ValueError, match="sliding_window in 1 of 3 layers is not supported yet"):
         ModelInfo.from_hf(config("Qwen2ForCausalLM") | given)
+
+
+@pytest.mark.parametrize("architecture", CLASSES)
+def test_no_value_of_any_field_gives_more_than_a_value_error(architecture):
+    fields = [*COMPLETE, "architectures", "model_type", "rope_scaling", "rope_parameters", "sliding_window", "dtype"]
+    fields += ["layer_types", "max_window_layers", "attention_bias", "mlp_bias", "partial_rotary_factor"]
+    values = [
+        None,
+        [],
+        {},
+        [1],
+        ["x"],
+        {"type": []},
+        {"rope_theta": []},
+        "x",
+        "",
+        -1,
+        0,
+        1.5,
+        True,
+        10**400,
+        float("nan"),
+    ]
+    for name in fields:
+        for value in values:
+            given = config(architecture, use_sliding_window=True, max_window_layers=0) | {name: value}
+            try:
+                info = ModelInfo.from_hf(given)
+            except ValueError as error:
+                assert "\n" not in str(error)  # noqa: PT017 (most values are refused, some are not)
+            else:
+                assert info.kv_bytes_per_token("float32") > 0

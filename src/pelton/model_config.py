@@ -1,7 +1,7 @@
 """ModelInfo: what scheduler, planner, server and model code need to know of a model, without its weights."""
 
 import difflib
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -46,6 +46,7 @@ _ROPE_FIELDS: dict[str, tuple[str, ...]] = {
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
+_MAX_SIZE = 2**31
 _SLIDING_WINDOW = 4096  # transformers' default for Mistral and, where switched on, for Qwen
 _MAX_WINDOW_LAYERS = 28  # transformers' default for Qwen: the layers below have full attention
 
@@ -153,7 +154,7 @@ class _ConfigReader:
     def size(self, name: str) -> int:
         """A positive integer."""
         value = self._value(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < _MAX_SIZE:
             raise ValueError(f"{name} must be a positive integer, got {value!r}")
         return value
 
@@ -233,7 +234,7 @@ class _ConfigReader:
         theta = rope.pop("rope_theta", None)
         theta = self._value("rope_theta") if theta is None else theta
         rope_type = rope.pop("rope_type", rope.pop("type", "default"))
-        if rope_type not in _ROPE_FIELDS:
+        if not isinstance(rope_type, str) or rope_type not in _ROPE_FIELDS:
             raise ValueError(f"{name} of type {rope_type!r} is not supported yet; supported: {', '.join(_ROPE_FIELDS)}")
         partial = rope.pop("partial_rotary_factor", self.config.get("partial_rotary_factor"))
         if partial not in (None, 1, 1.0):
@@ -268,11 +269,11 @@ class _ConfigReader:
     def _num_sliding_layers(self, num_layers: int) -> int:
         if self.architecture == "MistralForCausalLM":
             return num_layers
-        if self.config.get("layer_types") is not None:
-            layer_types = list(self.config["layer_types"])
-            if len(layer_types) != num_layers:
-                raise ValueError(f"layer_types has {len(layer_types)} entries for {num_layers} layers")
-            return layer_types.count("sliding_attention")
+        layer_types = self.config.get("layer_types")
+        if layer_types is not None:
+            if not isinstance(layer_types, list) or len(cast(list[Any], layer_types)) != num_layers:
+                raise ValueError(f"layer_types must be a list with an entry for each of the {num_layers} layers")
+            return cast(list[Any], layer_types).count("sliding_attention")
         first = self.config.get("max_window_layers", _MAX_WINDOW_LAYERS)
         if not isinstance(first, int):
             raise ValueError(f"max_window_layers must be an integer, got {first!r}")
@@ -293,9 +294,13 @@ class _ConfigReader:
 
 def _architecture(config: Mapping[str, Any]) -> str:
     """The first supported entry of `architectures`, or the architecture of `model_type` where that list is missing."""
-    names = [str(name) for name in config.get("architectures") or ()]
-    if not names and config.get("model_type") in _ARCHITECTURE_BY_MODEL_TYPE:
-        return _ARCHITECTURE_BY_MODEL_TYPE[config["model_type"]]
+    listed: Any = config.get("architectures") or []
+    if not isinstance(listed, list):
+        raise ValueError(f"architectures must be a list of names, got {listed!r}")
+    names = [str(name) for name in cast(list[Any], listed)]
+    model_type = config.get("model_type")
+    if not names and isinstance(model_type, str) and model_type in _ARCHITECTURE_BY_MODEL_TYPE:
+        return _ARCHITECTURE_BY_MODEL_TYPE[model_type]
     for name in names:
         if name in _DEFAULTS:
             return name
@@ -309,6 +314,6 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 def _positive_number(name: str, value: Any) -> float:  # noqa: ANN401 (any JSON value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value <= 0:
+    if not is_number or not 0 < value <= sys.float_info.max:
         raise ValueError(f"{name} must be a positive number, got {value!r}")
     return float(value)

@@ -123,7 +123,12 @@ def test_llama3_frequency_factors_are_handed_on(path):
         ({"metadata": [("llama.expert_count", 8, UNSIGNED)]}, "mixture-of-experts models are not supported yet"),
         ({"metadata": [("llama.rope.dimension_count", 8, UNSIGNED)]}, "rope.dimension_count 8 that differs"),
         ({"metadata": [("llama.attention.head_count", [4, 2], gguf.GGUFValueType.ARRAY)]}, "differs between layers"),
-        ({"metadata": [("llama.block_count", "2", TEXT)]}, "llama.block_count must be a number, got '2'"),
+        (
+            {"metadata": [("general.architecture", [1], gguf.GGUFValueType.ARRAY)]},
+            r"architecture \[1\] is not supported",
+        ),
+        ({"metadata": [("llama.attention.head_count", 4.0, REAL)]}, "head_count must be of type int, got 4.0"),
+        ({"metadata": [("llama.block_count", "2", TEXT)]}, "llama.block_count must be of type int, got '2'"),
         ({"metadata": [("llama.rope.scaling.type", "yarn", TEXT)]}, "type 'yarn' is not supported yet"),
         ({"tensors": {"rope_freqs.weight": np.ones(3, dtype=np.float32)}}, r"is F32 \[3\], expected F32 \[8\]"),
         ({"tensors": {"rope_freqs.weight": np.zeros(8, dtype=np.float32)}}, "not positive and finite"),

@@ -22,6 +22,7 @@ _OPTIONAL = {
     "head_dim": "attention.key_length",
     "rope_theta": "rope.freq_base",
 }
+_REAL_KEYS = ("epsilon", "freq_base")
 _END_TOKENS = ("eos", "eot", "eom")  # of the text, of a turn, of a message that awaits a tool's answer
 _DTYPES = {"F16": "float16", "BF16": "bfloat16"}
 
@@ -82,7 +83,7 @@ def gguf_config(file: GGUFFile) -> JsonObject:
 def gguf_architecture(file: GGUFFile) -> str:
     """general.architecture, if supported: "llama" (Llama, Mistral, SmolLM), "qwen2" or "qwen3"."""
     name = file.metadata.get("general.architecture")
-    if name not in _ARCHITECTURES:
+    if not isinstance(name, str) or name not in _ARCHITECTURES:
         raise ValueError(f"{file.path}: architecture {name!r} is not supported; supported: {', '.join(_ARCHITECTURES)}")
     return name
 
@@ -100,8 +101,9 @@ def hugging_face_name(name: str) -> str | None:
 def _scalar(file: GGUFFile, key: str, value: Any) -> int | float:  # noqa: ANN401 (the header decides)
     if isinstance(value, list):
         raise ValueError(f"{file.path}: {key} that differs between layers is not supported yet")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{file.path}: {key} must be a number, got {value!r}")
+    expected = float if key.endswith(_REAL_KEYS) else int
+    if type(value) is not expected:
+        raise ValueError(f"{file.path}: {key} must be of type {expected.__name__}, got {value!r}")
     return value
 
 
