@@ -10,10 +10,10 @@
 #include <vector>
 
 #include <nanobind/nanobind.h>
-#include <omp.h>
 
 #include "cpu_features.h"
 #include "module.h"
+#include "parallel.h"
 
 namespace nb = nanobind;
 
@@ -251,12 +251,12 @@ void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_ca
 }  // namespace
 
 void paged_attention(const AttentionProblem& problem, const AttentionKernel& kernel) {
-  const int num_threads = omp_get_max_threads();
-  const Schedule schedule = make_schedule(problem, kernel.tile_queries, num_threads);
+  const int max_threads = num_threads();
+  const Schedule schedule = make_schedule(problem, kernel.tile_queries, max_threads);
   if (schedule.items.empty()) return;
-  Execution execution(problem, kernel, schedule, num_threads);
-#pragma omp parallel num_threads(num_threads) if (schedule.num_products > kParallelProducts)
-  execution.work(omp_get_thread_num());
+  const int num_slots = schedule.num_products > kParallelProducts ? max_threads : 1;
+  Execution execution(problem, kernel, schedule, num_slots);
+  run_slots(num_slots, [&](int slot) { execution.work(slot); });
 }
 
 void register_attention(nb::module_& m) {

@@ -11,6 +11,7 @@
 
 #include "cpu_features.h"
 #include "module.h"
+#include "parallel.h"
 
 namespace nb = nanobind;
 
@@ -178,14 +179,13 @@ const RopeKernel kPortableRope{rotate, convert};
 
 void rope_and_cache(const RopeCall& call, const RopeKernel& kernel) {
   std::atomic<int64_t> next{0};
-#pragma omp parallel if (call.num_tokens > kTokensPerItem)
-  {
+  run_slots(call.num_tokens > kTokensPerItem ? num_threads() : 1, [&](int) {
     const TokenWriter writer(call, kernel);
     for (int64_t begin = next.fetch_add(kTokensPerItem, std::memory_order_relaxed); begin < call.num_tokens;
          begin = next.fetch_add(kTokensPerItem, std::memory_order_relaxed)) {
       write_tokens(call, writer, begin, std::min(begin + kTokensPerItem, call.num_tokens));
     }
-  }
+  });
 }
 
 void register_rope(nb::module_& m) {

@@ -71,7 +71,7 @@ class ThreadHost:
         self._thread.start()
         return ours
 
-    def stop(self) -> None:
+    def stop(self, *, at_once: bool = False) -> None:
         if self._thread is not None:
             self._thread.join(5)
             assert not self._thread.is_alive(), "the engine loop did not end when its socket closed"

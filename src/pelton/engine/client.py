@@ -69,7 +69,7 @@ class AsyncEngine:
             await engine.connect(connection)
         except BaseException:
             connection.close()
-            host.stop()
+            host.stop(at_once=True)  # it may be importing torch, and has nothing to save
             raise
         return engine
 

@@ -19,7 +19,7 @@ class EngineHost(Protocol):
         """A connection to a new engine that waits for its Start message."""
         ...
 
-    def stop(self) -> None:
+    def stop(self, *, at_once: bool = False) -> None:
         """End the engine, if it still runs. Its socket is already closed, which is its signal to go."""
         ...
 
@@ -41,9 +41,11 @@ class ProcessHost:
             )
         return ours
 
-    def stop(self) -> None:
+    def stop(self, *, at_once: bool = False) -> None:
         if self._process is None:
             return
+        if at_once:
+            self._process.kill()
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:

@@ -113,8 +113,10 @@ def _build(start: Start) -> Engine:
 
 
 def main() -> None:
-    # The terminal's Ctrl-C goes to the whole group; the server decides when this process ends, by closing the socket.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Signals go to the whole group, from a terminal or a service manager. The server decides when this process ends, by
+    # closing the socket: until then requests drain.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s engine: %(message)s", stream=sys.stderr)
     connection = socket.socket(fileno=int(sys.argv[1]))
     code = run(connection, _build)
