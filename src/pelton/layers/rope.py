@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from pelton.model_config import ModelInfo
 
-def rotary_table(
-    head_dim: int, max_positions: int, theta: float, scaling: Mapping[str, Any] | None, device: torch.device
-) -> torch.Tensor:
+
+def rotary_table(info: ModelInfo, max_positions: int, device: torch.device) -> torch.Tensor:
     """Cosines and sines of every position.
 
     Returns:
@@ -18,7 +18,10 @@ def rotary_table(
     Raises:
         ValueError: an unknown kind of scaling.
     """
-    frequencies = scale_frequencies(inverse_frequencies(head_dim, theta), scaling)
+    frequencies = scale_frequencies(inverse_frequencies(info.head_dim, info.rope_theta), info.rope_scaling)
+    factors = info.extra.get("rope_freq_factors")  # how GGUF stores Llama 3's scaling, already worked out
+    if factors is not None:
+        frequencies = frequencies / torch.tensor(factors, dtype=torch.float32)
     angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies)
     return torch.cat([angles.cos(), angles.sin()], dim=-1).to(device)
 
@@ -33,15 +36,13 @@ def scale_frequencies(frequencies: torch.Tensor, scaling: Mapping[str, Any] | No
     """Apply a checkpoint's rope scaling.
 
     "linear" divides by the factor; "llama3" divides long wavelengths by it, keeps short ones and blends between
-    (Llama 3.1's reference code); "factors" divides by a given vector, as GGUF stores the latter.
+    (Llama 3.1's reference code).
     """
     kind = "default" if scaling is None else scaling.get("rope_type", scaling.get("type", "default"))
     if scaling is None or kind == "default":
         return frequencies
     if kind == "linear":
         return frequencies / scaling["factor"]
-    if kind == "factors":
-        return frequencies / torch.tensor(scaling["factors"], dtype=torch.float32)
     if kind == "llama3":
         return _scale_llama3(frequencies, scaling)
     raise ValueError(f"rope scaling of type {kind!r} is not supported; supported are default, linear and llama3")

@@ -42,7 +42,7 @@ class LlamaModel(nn.Module):
 
     def __init__(self, context: LayerContext, info: ModelInfo) -> None:
         super().__init__()
-        cos_sin = rotary_table(info.head_dim, context.max_model_len, info.rope_theta, info.rope_scaling, context.device)
+        cos_sin = rotary_table(info, context.max_model_len, context.device)
         self.embed_tokens = Embedding(context, info.vocab_size, info.hidden_size)
         self.layers = nn.ModuleList(LlamaLayer(context, info, cos_sin) for _ in range(info.num_hidden_layers))
         self.norm = RMSNorm(context, info.hidden_size, info.rms_norm_eps)
