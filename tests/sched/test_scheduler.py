@@ -8,6 +8,7 @@ import pytest
 from pelton.sched.pages import PagePool
 from pelton.sched.scheduler import Scheduler
 from pelton.types import Output, Plan, Sampled, SamplingParams
+
 from sequential import EOS, SlotRunner
 
 

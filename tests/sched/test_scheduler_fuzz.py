@@ -11,6 +11,7 @@ from pelton.sched.pages import PagePool
 from pelton.sched.request import Request
 from pelton.sched.scheduler import Scheduler
 from pelton.types import Output, Plan, Sampled, SamplingParams
+
 from sequential import EOS, VOCABULARY, SlotRunner, reference
 
 NUM_REQUESTS = 25
