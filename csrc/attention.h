@@ -34,7 +34,7 @@ struct AttentionProblem {
   int64_t page_table_stride, query_token_stride, query_head_stride, key_page_stride, value_page_stride;
   ElementType query_type, cache_type;  // the output is of query_type
   int window;                          // keys that a token sees, itself included; kNoWindow = all
-  // Scores leave the query product in units of log2, or of the soft cap where there is one.
+  // Turns a product of query and key into units of log2, or of the soft cap where there is one.
   float query_scale;   // scale * log2(e), or scale / softcap
   float capped_scale;  // softcap * log2(e); 0 = no soft cap
   int group;           // query heads of one KV head
@@ -74,7 +74,7 @@ struct AttentionKernel {
   int tile_queries;  // queries of a tile, unless one token has more
   // Floats of scratch for a tile of that many queries.
   std::size_t (*scratch_floats)(const AttentionProblem& problem, int queries);
-  // Scale the tile's queries into scratch.
+  // Gather the tile's queries in scratch.
   void (*load_queries)(const AttentionProblem& problem, const AttentionTile& tile, float* scratch);
   // Softmax over one segment into `state`, from the queries in scratch.
   void (*attend)(const AttentionProblem& problem, const AttentionTile& tile, const AttentionSegment& segment,

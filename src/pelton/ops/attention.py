@@ -67,7 +67,7 @@ def cpu_paged_attention(
     out: Tensor | None = None,
     instruction_set: str = "",
 ) -> Tensor:
-    """`paged_attention` in csrc. `instruction_set` limits the choice ("portable", "avx512"); "" takes the best."""
+    """`paged_attention` in csrc. `instruction_set` limits the choice (portable, avx512, amx); "" is the best."""
     assert extension is not None
     num_tokens, num_heads, head_dim = query.shape
     _, num_kv_heads, page_size, _ = value_cache.shape
