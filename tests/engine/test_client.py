@@ -65,6 +65,11 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
+def unhurried(plan: Plan) -> None:
+    """A step of a millisecond, so that a stream of a thousand tokens is still there when the test looks."""
+    time.sleep(0.001)
+
+
 def test_text_arrives_in_pieces_and_ends_with_the_reason(tokenizer: Tokenizer, info: ModelInfo) -> None:
     async def use(engine: AsyncEngine, host: ThreadHost) -> None:
         deltas = await collect(engine)
@@ -116,7 +121,7 @@ def test_closing_the_iterator_frees_every_page(tokenizer: Tokenizer, info: Model
         assert engine.stats.num_aborted == 19
         assert joined(await collect(engine)) == "fine"
 
-    use_engine(tokenizer, info, "fine", use)
+    use_engine(tokenizer, info, "fine", use, before_step=unhurried)
 
 
 def test_a_cancelled_task_aborts_its_request(tokenizer: Tokenizer, info: ModelInfo) -> None:
@@ -126,7 +131,7 @@ def test_a_cancelled_task_aborts_its_request(tokenizer: Tokenizer, info: ModelIn
         task.cancel()
         await until(lambda: engine.stats.num_running == 0)
 
-    use_engine(tokenizer, info, "on and on", use)
+    use_engine(tokenizer, info, "on and on", use, before_step=unhurried)
 
 
 def test_abort_all_ends_streams_with_abort(tokenizer: Tokenizer, info: ModelInfo) -> None:
@@ -136,7 +141,7 @@ def test_abort_all_ends_streams_with_abort(tokenizer: Tokenizer, info: ModelInfo
         await engine.abort_all()
         assert (await task)[-1].finish_reason == "abort"
 
-    use_engine(tokenizer, info, "on and on", use)
+    use_engine(tokenizer, info, "on and on", use, before_step=unhurried)
 
 
 def test_a_dead_engine_ends_its_requests_and_a_new_one_serves_the_next(tokenizer: Tokenizer, info: ModelInfo) -> None:
@@ -151,7 +156,7 @@ def test_a_dead_engine_ends_its_requests_and_a_new_one_serves_the_next(tokenizer
         assert engine.num_restarts == 1
         assert joined(await collect(engine)) == "on and on"
 
-    use_engine(tokenizer, info, "on and on", use)
+    use_engine(tokenizer, info, "on and on", use, before_step=unhurried)
 
 
 def test_an_engine_with_work_and_no_step_is_stuck(tokenizer: Tokenizer, info: ModelInfo) -> None:
