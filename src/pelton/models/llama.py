@@ -31,10 +31,10 @@ class LlamaLayer(nn.Module):
         self, x: torch.Tensor, residual: torch.Tensor | None, batch: Batch, kv: LayerKV
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(x [T, D], residual [T, D] or None) -> the same two after the layer."""
-        x, residual = self.input_layernorm(x, residual)
+        x, stream = self.input_layernorm(x, residual)
         x = self.self_attn(x, batch, kv)
-        x, residual = self.post_attention_layernorm(x, residual)
-        return self.mlp(x), residual
+        x, stream = self.post_attention_layernorm(x, stream)
+        return self.mlp(x), stream
 
 
 class LlamaModel(nn.Module):
