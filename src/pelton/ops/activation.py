@@ -2,9 +2,8 @@
 
 import torch
 
-from pelton.kernels.cpu import extension
+from pelton.kernels.cpu import ELEMENT_TYPES, extension
 from pelton.ops import reference
-from pelton.ops.linear import ELEMENT_TYPES
 
 
 def silu_mul(gate_up: torch.Tensor, *, portable: bool = False) -> torch.Tensor:

@@ -6,8 +6,8 @@ R rows, T packed tokens, H query heads, K KV heads (H is a multiple), D head siz
 import torch
 from torch import Tensor
 
-from pelton.kernels.cpu import extension
-from pelton.ops.kv import ELEMENT_TYPES, head_strides, runs_on_cpu_kernel
+from pelton.kernels.cpu import ELEMENT_TYPES, extension
+from pelton.ops.kv import head_strides, runs_on_cpu_kernel
 from pelton.ops.reference_attention import reference_paged_attention
 
 _NO_WINDOW = 2**30  # csrc/attention.h

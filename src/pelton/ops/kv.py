@@ -11,10 +11,8 @@ A token's *slot* is page * S + offset; slot -1 writes nothing. The page stride i
 import torch
 from torch import Tensor
 
-from pelton.kernels.cpu import extension
+from pelton.kernels.cpu import ELEMENT_TYPES, extension
 from pelton.ops.reference_attention import reference_write_kv
-
-ELEMENT_TYPES = {torch.float32: 0, torch.bfloat16: 1}  # csrc/element_type.h
 
 
 def allocate_kv(

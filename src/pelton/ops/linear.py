@@ -10,10 +10,9 @@ from typing import Protocol
 
 import torch
 
-from pelton.kernels.cpu import extension
+from pelton.kernels.cpu import ELEMENT_TYPES, extension
 from pelton.ops import reference
 
-ELEMENT_TYPES = {torch.float32: 0, torch.bfloat16: 1}  # ElementType of csrc/element_type.h
 BEST_ISA = 3  # Isa of csrc/linear.h: 0 portable, 1 AVX-512, 2 AVX512-BF16, 3 AMX-BF16
 
 

@@ -5,9 +5,8 @@ Shapes: T tokens, D hidden size or head size, H heads.
 
 import torch
 
-from pelton.kernels.cpu import extension
+from pelton.kernels.cpu import ELEMENT_TYPES, extension
 from pelton.ops import reference
-from pelton.ops.linear import ELEMENT_TYPES
 
 
 def rms_norm(

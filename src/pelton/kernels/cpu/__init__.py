@@ -1,15 +1,21 @@
-"""The C++ kernels of csrc: `extension` is their module, None where they were not built."""
+"""The C++ kernels of csrc: `extension` is their module, None where they were not built.
 
+ELEMENT_TYPES are the types that they take, by the number that stands for each.
+"""
+
+import importlib
 import logging
 from types import ModuleType
 
-import torch  # noqa: F401 (loaded first, so that the extension shares its OpenMP runtime by soname)
+import torch  # loaded before the extension, which shares its OpenMP runtime by soname
 
 logger = logging.getLogger(__name__)
 
+ELEMENT_TYPES = {torch.float32: 0, torch.bfloat16: 1}  # csrc/element_type.h
+
 extension: ModuleType | None
 try:
-    from pelton.kernels.cpu import _cpu as extension  # pyright: ignore[reportAttributeAccessIssue]
+    extension = importlib.import_module("pelton.kernels.cpu._cpu")
 except ImportError as error:
     extension = None
     logger.warning(
