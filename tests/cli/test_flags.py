@@ -178,3 +178,8 @@ def test_flags_that_a_reason_recommends_exist():
 def test_unknown_flags_get_a_hint(arguments, message):
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         parse(*arguments)
+
+
+def test_a_configuration_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"none\.toml: No such file or directory; --config takes"):
+        parse("--config", str(tmp_path / "none.toml"))

@@ -96,6 +96,8 @@ def read_config_file(path: Path) -> dict[str, object]:
     try:
         values = _load_mapping(path)
         EngineConfig.from_mapping(values)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; --config takes a TOML or JSON file") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return {key.replace("-", "_"): value for key, value in values.items()}
@@ -158,6 +160,6 @@ def _explain_unknown(namespace: argparse.Namespace, flag: str) -> str:
             return f"{flag} does not exist here: {reason}"
     parser: Parser = namespace.parser
     known = [name for name in parser._option_string_actions if name.startswith("--")]  # pyright: ignore[reportPrivateUsage]
-    close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1)
+    close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1, cutoff=0.7)
     hint = f"did you mean {close[0]}?" if close else f"see {parser.prog} --help"
     return f"unknown flag {flag}; {hint}"

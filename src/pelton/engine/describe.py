@@ -41,5 +41,7 @@ def describe(config: EngineConfig) -> ModelDescription:
 def _read_template(path: str) -> str:
     try:
         return Path(path).expanduser().read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"chat_template {path}: {error}") from None
+    except OSError as error:
+        raise ValueError(f"chat_template {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"chat_template {path}: not UTF-8 text") from None

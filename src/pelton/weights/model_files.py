@@ -50,8 +50,9 @@ class ModelFiles:
         """The model's tokenizer; ValueError if it is missing, damaged or of a kind that is not supported."""
         if self.path.is_dir():
             return Tokenizer.from_directory(self.path)
+        metadata = self._gguf.metadata  # its own errors name the file
         try:
-            return Tokenizer.from_gguf(self._gguf.metadata)
+            return Tokenizer.from_gguf(metadata)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
 
