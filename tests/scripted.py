@@ -62,6 +62,8 @@ class ThreadHost:
         self._num_pages = num_pages
         self._thread: threading.Thread | None = None
         self.engine: Engine | None = None
+        self.may_build = threading.Event()  # cleared, a new engine stays in its start
+        self.may_build.set()
         self.engine_socket: socket.socket | None = None
 
     def start(self) -> socket.socket:
@@ -81,6 +83,7 @@ class ThreadHost:
             run(connection, self._build)
 
     def _build(self, start: Start) -> Engine:
+        self.may_build.wait()
         scheduler = Scheduler(
             PagePool(self._num_pages, start.config.page_size),
             max_batch_tokens=start.config.max_num_batched_tokens or 512,

@@ -159,6 +159,23 @@ def test_a_dead_engine_ends_its_requests_and_a_new_one_serves_the_next(tokenizer
     use_engine(tokenizer, info, "on and on", use, before_step=unhurried)
 
 
+def test_requests_are_refused_at_once_while_a_new_engine_starts(tokenizer: Tokenizer, info: ModelInfo) -> None:
+    async def use(engine: AsyncEngine, host: ThreadHost) -> None:
+        host.may_build.clear()
+        assert host.engine_socket is not None
+        host.engine_socket.shutdown(2)
+        await until(lambda: engine.health == "dead")
+        for _ in range(20):
+            with pytest.raises(EngineDeadError):
+                await collect(engine)
+            await asyncio.sleep(0.01)
+        host.may_build.set()
+        await until(lambda: engine.health == "ok")
+        assert joined(await collect(engine)) == "back"
+
+    use_engine(tokenizer, info, "back", use)
+
+
 def test_an_engine_with_work_and_no_step_is_stuck(tokenizer: Tokenizer, info: ModelInfo) -> None:
     def slow_step(plan: Plan) -> None:
         time.sleep(1.6)

@@ -157,23 +157,22 @@ class AsyncEngine:
         self._send(message)
         return queue
 
-    def _send(self, message: Add | Abort | Start) -> None:
+    def _send(self, message: Add | Abort) -> None:
         if self._writer is not None:
             self._writer.write(frame(message))
 
     async def _handshake(self, connection: socket.socket) -> asyncio.StreamReader:
-        reader, self._writer = await asyncio.open_unix_connection(sock=connection)
-        self._send(self._start_message)
-        framing = Framing(FromEngine)
-        while data := await reader.read(_READ_BYTES):
-            for message in framing.feed(data):
-                if isinstance(message, Failed):
-                    raise ValueError(message.message)
-                assert isinstance(message, Ready), "the engine speaks before it is asked"
-                self.stats = message.stats
-                self._health = "ok"
-                return reader
-        raise ValueError("the engine process ended while it was starting; its log says why")
+        """Send Start and wait for Ready; until then no request is taken."""
+        reader, writer = await asyncio.open_unix_connection(sock=connection)
+        try:
+            writer.write(frame(self._start_message))
+            self.stats = await _read_ready(reader)
+        except BaseException:
+            writer.close()
+            raise
+        self._writer = writer
+        self._health = "ok"
+        return reader
 
     async def _supervise(self, reader: asyncio.StreamReader) -> None:
         """Read until the engine dies; then fail its requests, start a new one, and read on."""
@@ -195,7 +194,6 @@ class AsyncEngine:
                 reader = await self._handshake(self._host.start())
             except (ValueError, OSError) as error:
                 logger.error("restart failed: %s", error)
-                self._disconnect("the engine process died")
                 continue
             self.num_restarts += 1
             return reader
@@ -226,6 +224,17 @@ class AsyncEngine:
         for queue in self._queues.values():
             queue.put_nowait(EngineDeadError(reason))
         self._queues.clear()
+
+
+async def _read_ready(reader: asyncio.StreamReader) -> EngineStats:
+    framing = Framing(FromEngine)
+    while data := await reader.read(_READ_BYTES):
+        for message in framing.feed(data):
+            if isinstance(message, Failed):
+                raise ValueError(message.message)
+            assert isinstance(message, Ready), "the engine speaks before it is asked"
+            return message.stats
+    raise ValueError("the engine process ended while it was starting; its log says why")
 
 
 def _check_vocabulary(field: str, token_ids: Iterable[int], vocab_size: int) -> None:
