@@ -10,7 +10,16 @@ from starlette.responses import Response
 
 from pelton.http.body import read_json
 from pelton.http.connection import while_connected
-from pelton.http.openai.generation import Choice, Generation, Progress, UsageCounter, generation, refuse_when_full, run
+from pelton.http.openai.generation import (
+    Choice,
+    Generation,
+    Progress,
+    UsageCounter,
+    collect,
+    generation,
+    refuse_when_full,
+    run,
+)
 from pelton.http.openai.models import check_model
 from pelton.http.openai.parameters import chat_params
 from pelton.http.openai.prompts import chat_completion_prompt
@@ -47,18 +56,13 @@ async def create_chat_completion(service: Service, request: Request) -> Response
 
 
 async def _whole(service: Service, job: Generation) -> ChatCompletion:
-    usage = UsageCounter(job)
-    choices: dict[int, Choice] = {}
-    async with aclosing(run(service, job)) as progresses:
-        async for progress in progresses:
-            usage.add(progress)
-            choices[progress.choice.index] = progress.choice
+    choices, usage = await collect(service, job)
     return ChatCompletion(
         id=job.id,
         created=job.created,
         model=job.model,
-        choices=[_whole_choice(job, choices[index]) for index in sorted(choices)],
-        usage=usage.usage(),
+        choices=[_whole_choice(job, choice) for choice in choices],
+        usage=usage,
         prompt_token_ids=list(job.prompts[0].token_ids) if job.return_token_ids else UNSET,
     )
 
@@ -117,6 +121,4 @@ def _chunk_choices(job: Generation, progress: Progress) -> list[ChatChunkChoice]
 
 
 def _chunk(job: Generation, choices: list[ChatChunkChoice], usage: Usage | None) -> ChatChunk:
-    """`usage` is null while a last chunk with usage is to come, and absent where none was asked for."""
-    shown = usage or (None if job.include_usage else UNSET)
-    return ChatChunk(id=job.id, created=job.created, model=job.model, choices=choices, usage=shown)
+    return ChatChunk(id=job.id, created=job.created, model=job.model, choices=choices, usage=usage)

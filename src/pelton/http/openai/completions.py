@@ -11,7 +11,16 @@ from starlette.responses import Response
 
 from pelton.http.body import read_json
 from pelton.http.connection import while_connected
-from pelton.http.openai.generation import Choice, Generation, Progress, UsageCounter, generation, refuse_when_full, run
+from pelton.http.openai.generation import (
+    Choice,
+    Generation,
+    Progress,
+    UsageCounter,
+    collect,
+    generation,
+    refuse_when_full,
+    run,
+)
 from pelton.http.openai.models import check_model
 from pelton.http.openai.parameters import completion_params
 from pelton.http.openai.prompts import Prompt, completion_prompts
@@ -41,18 +50,13 @@ async def create_completion(service: Service, request: Request) -> Response:
 
 
 async def _whole(service: Service, job: Generation) -> Completion:
-    usage = UsageCounter(job)
-    choices: dict[int, Choice] = {}
-    async with aclosing(run(service, job)) as progresses:
-        async for progress in progresses:
-            usage.add(progress)
-            choices[progress.choice.index] = progress.choice
+    choices, usage = await collect(service, job)
     return Completion(
         id=job.id,
         created=job.created,
         model=job.model,
-        choices=[_whole_choice(service, job, choices[index]) for index in sorted(choices)],
-        usage=usage.usage(),
+        choices=[_whole_choice(service, job, choice) for choice in choices],
+        usage=usage,
     )
 
 
@@ -105,8 +109,7 @@ def _chunk_choice(service: Service, job: Generation, progress: Progress) -> Comp
 
 
 def _chunk(job: Generation, choices: list[CompletionChoice]) -> Completion:
-    usage = None if job.include_usage else UNSET
-    return Completion(id=job.id, created=job.created, model=job.model, choices=choices, usage=usage)
+    return Completion(id=job.id, created=job.created, model=job.model, choices=choices, usage=None)
 
 
 def _echoed_text(service: Service, job: Generation, prompt: Prompt) -> str:

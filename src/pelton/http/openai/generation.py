@@ -155,6 +155,17 @@ async def run(service: Service, job: Generation) -> AsyncGenerator[Progress, Non
                 choice.timer.finish(outcome, time.perf_counter())
 
 
+async def collect(service: Service, job: Generation) -> tuple[list[Choice], Usage]:
+    """Every choice when all are complete, by index. Raises as `run`."""
+    usage = UsageCounter(job)
+    choices: dict[int, Choice] = {}
+    async with aclosing(run(service, job)) as progresses:
+        async for progress in progresses:
+            usage.add(progress)
+            choices[progress.choice.index] = progress.choice
+    return [choices[index] for index in sorted(choices)], usage.usage()
+
+
 def _choices(service: Service, job: Generation) -> list[Choice]:
     choices: list[Choice] = []
     for prompt in job.prompts:

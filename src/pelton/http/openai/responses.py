@@ -46,7 +46,7 @@ class Completion(msgspec.Struct, kw_only=True):
     created: int
     model: str
     choices: list[CompletionChoice]
-    usage: Usage | UnsetType | None = UNSET
+    usage: Usage | None = None
 
 
 class TopLogprob(msgspec.Struct):
@@ -113,7 +113,7 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     prompt_token_ids: list[int] | UnsetType = UNSET
-    usage: Usage | UnsetType | None = UNSET
+    usage: Usage | None = None
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
