@@ -58,4 +58,21 @@ static inline void for_each_vector(int64_t size, Step step) {
   if (i < size) step(i, lane_mask(size - i));
 }
 
+// e^x for x <= 0: 2^n times a polynomial in the rest r of x = n ln 2 + r (Cephes expf). NaN stays NaN.
+static inline __m512 exp_vector(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-104.0f), x);  // e^-104 rounds to zero; of a NaN, max returns its second operand
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341f)),
+                                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+  __m512 sum = _mm512_set1_ps(1.9875691500e-4f);
+  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(1.3981999507e-3f));
+  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(8.3334519073e-3f));
+  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(4.1665795894e-2f));
+  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(1.6666665459e-1f));
+  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(5.0000001201e-1f));
+  sum = _mm512_fmadd_ps(sum, _mm512_mul_ps(r, r), _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
+  return _mm512_scalef_ps(sum, n);
+}
+
 }  // namespace pelton

@@ -21,4 +21,5 @@ NB_MODULE(_cpu, m) {
   pelton::register_linear(m);
   pelton::register_elementwise(m);
   pelton::register_rope(m);
+  pelton::register_sampling(m);
 }

@@ -7,4 +7,5 @@ void register_attention(nanobind::module_& m);
 void register_linear(nanobind::module_& m);
 void register_elementwise(nanobind::module_& m);
 void register_rope(nanobind::module_& m);
+void register_sampling(nanobind::module_& m);
 }  // namespace pelton

@@ -1,20 +1,13 @@
-"""Sampling against transformers' own processors, against the exact distribution, and against its batch."""
+"""What is done to logits before a token is chosen, and what is reported of the choice."""
 
 import math
-from collections import Counter
 
-import numpy as np
 import pytest
 import torch
-from transformers.generation.logits_process import (
-    MinPLogitsWarper,
-    RepetitionPenaltyLogitsProcessor,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
 from pelton.runner.logits import adjust_logits
-from pelton.runner.sampler import NUM_CANDIDATES, sample_token, token_logprobs, uniform_number
+from pelton.runner.sampler import sampling_controls, token_logprobs, uniform_number
 from pelton.runner.state import RequestState
 from pelton.types import NewRequest, SamplingParams
 
@@ -32,72 +25,19 @@ def state_with(prompt: list[int], output: list[int], **params: object) -> Reques
     return state
 
 
-def expected_support(logits: torch.Tensor, params: SamplingParams) -> set[int]:
-    """The tokens that transformers' warpers leave."""
-    scores = logits[None] / params.temperature
-    ids = torch.zeros((1, 1), dtype=torch.int64)
-    if 0 < params.top_k < logits.shape[0]:
-        scores = TopKLogitsWarper(params.top_k)(ids, scores)
-    if params.top_p < 1.0:
-        scores = TopPLogitsWarper(params.top_p)(ids, scores)
-    if params.min_p > 0.0:
-        scores = MinPLogitsWarper(params.min_p)(ids, scores)
-    return set(torch.isfinite(scores[0]).nonzero()[:, 0].tolist())
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"top_k": 7},
-        {"top_k": 1500},
-        {"top_p": 0.3},
-        {"top_p": 0.9},
-        {"min_p": 0.2},
-        {"top_k": 20, "top_p": 0.5},
-        {"top_k": 40, "min_p": 0.3, "temperature": 0.7},
-    ],
-)
-def test_filters_leave_the_tokens_that_transformers_leaves(settings: dict[str, float]) -> None:
-    params = SamplingParams(seed=3, **settings)  # type: ignore[arg-type]
-    logits = random_logits(1)
-    support = expected_support(logits, params)
-    drawn = {sample_token(logits, params, position) for position in range(500)}
-    assert drawn <= support
-    if len(support) < 12:
-        assert drawn == support
-
-
-def test_a_flat_distribution_needs_more_than_the_first_candidates_and_gets_them() -> None:
-    logits = random_logits(2, scale=0.01)
-    params = SamplingParams(seed=0, top_p=0.95)
-    order = logits.argsort(descending=True).tolist()
-    ranks = [order.index(sample_token(logits, params, position)) for position in range(200)]
-    assert max(ranks) > NUM_CANDIDATES
-    assert max(ranks) < math.ceil(0.96 * VOCABULARY)
-
-
-@pytest.mark.parametrize("settings", [{}, {"top_k": 6}, {"top_p": 0.8}, {"temperature": 0.5}])
-def test_frequencies_follow_the_exact_distribution(settings: dict[str, float]) -> None:
-    params = SamplingParams(seed=5, **settings)  # type: ignore[arg-type]
-    logits = random_logits(4, size=12)
-    support = sorted(expected_support(logits, params))
-    probabilities = (logits / params.temperature)[support].double().softmax(-1).numpy()
-    count = 6_000
-    drawn = Counter(sample_token(logits, params, position) for position in range(count))
-    observed = np.array([drawn[token] for token in support])
-    assert observed.sum() == count
-    chi_square = float((((observed - count * probabilities) ** 2) / (count * probabilities)).sum())
-    degrees = len(support) - 1
-    assert chi_square < degrees + 4 * math.sqrt(2 * degrees) + 6  # about four standard deviations
-
-
-def test_the_token_depends_on_seed_and_position_only() -> None:
-    logits = random_logits(5)
-    params = SamplingParams(seed=42)
-    first = [sample_token(logits, params, position) for position in range(50)]
-    assert first == [sample_token(logits.clone(), params, position) for position in range(50)]
-    assert first != [sample_token(logits, params.for_choice(1), position) for position in range(50)]
+def test_controls_carry_the_parameters_and_a_number_keyed_by_seed_and_position() -> None:
+    params = SamplingParams(temperature=0.7, top_k=-1, top_p=0.9, min_p=0.1, seed=42)
+    assert sampling_controls(params, 5)[:4] == (0.7, 0, 0.9, 0.1)
+    numbers = [sampling_controls(params, position)[4] for position in range(50)]
+    assert numbers == [sampling_controls(params, position)[4] for position in range(50)]
+    assert len({*numbers, *(sampling_controls(params.for_choice(1), position)[4] for position in range(50))}) == 100
+    assert all(0.0 <= number < 1.0 for number in numbers)
     assert uniform_number(-(2**63), 0) != uniform_number(2**63 - 1, 0)
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0.0}, {"temperature": 1e-6}, {"top_k": 1}])
+def test_what_cannot_change_the_choice_is_greedy(settings: dict[str, float]) -> None:
+    assert sampling_controls(SamplingParams(seed=1, **settings), 3) == (0.0, 0.0, 1.0, 0.0, 0.0)  # type: ignore[arg-type]
 
 
 def test_penalties_equal_transformers_and_the_openai_formula() -> None:

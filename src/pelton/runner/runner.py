@@ -8,9 +8,10 @@ import torch
 
 from pelton.layers.context import Batch, LayerKV
 from pelton.model_config import ModelInfo
+from pelton.ops.sampling import sample
 from pelton.runner.batch import build_batch
 from pelton.runner.logits import adjust_logits
-from pelton.runner.sampler import sample_token, token_logprobs
+from pelton.runner.sampler import sampling_controls, token_logprobs
 from pelton.runner.state import RequestState
 from pelton.types import Plan, Row, Sampled
 
@@ -64,16 +65,14 @@ class Runner:
         states = [self._states[row.request_id] for row in rows]
         positions = [row.start + row.num_tokens for row in rows]
         logits = adjust_logits(self._logits, states, positions, self._info.eos_token_ids)
-        highest, best = logits.max(dim=-1)
-        results: list[Sampled] = []
-        for index, (value, token) in enumerate(zip(highest.tolist(), best.tolist(), strict=True)):
-            params = states[index].params
-            if not -math.inf < value < math.inf:  # also False for NaN
-                results.append(Sampled(0, error=_reason(value)))
-            elif params.greedy:
-                results.append(Sampled(token))
-            else:
-                results.append(Sampled(sample_token(logits[index], params, positions[index])))
+        rows_controls = [
+            sampling_controls(state.params, position) for state, position in zip(states, positions, strict=True)
+        ]
+        tokens, highest = sample(logits, torch.tensor(rows_controls, dtype=torch.float64))
+        results = [
+            Sampled(token) if math.isfinite(value) else Sampled(0, error=_reason(value))
+            for token, value in zip(tokens.tolist(), highest.tolist(), strict=True)
+        ]
         self._add_logprobs(results, states)
         for state, position, result in zip(states, positions, results, strict=True):
             state.put(position, result.token_id)
