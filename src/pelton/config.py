@@ -81,6 +81,13 @@ class EngineConfig:
         group="model",
         choices=("auto", "bfloat16", "float32"),
     )
+    weight_format: str = setting(
+        "auto",
+        "quantized GGUF weights: native multiplies by them as stored, in int8, dense expands them to dtype; "
+        "by default native where the CPU has AVX512-VNNI, unless dtype is float32",
+        group="model",
+        choices=("auto", "native", "dense"),
+    )
     max_model_len: int | None = setting(
         None,
         "longest prompt plus output, in tokens; by default the trained context, or what the KV cache holds",
@@ -166,6 +173,7 @@ def resolve(config: EngineConfig, info: ModelInfo) -> EngineConfig:
     resolved = dataclasses.replace(
         config,
         dtype=dtype,
+        weight_format=config.weight_format if config.weight_format != "auto" else _weight_format(dtype),
         kv_cache_dtype=kv_cache_dtype,
         max_model_len=max_model_len,
         device="cpu" if config.device == "auto" else config.device,
@@ -177,6 +185,10 @@ def resolve(config: EngineConfig, info: ModelInfo) -> EngineConfig:
         if getattr(config, spec.name) != getattr(resolved, spec.name):
             logger.info("%s: %s (chosen)", spec.name, getattr(resolved, spec.name))
     return resolved
+
+
+def _weight_format(dtype: str) -> str:
+    return "native" if dtype != "float32" and cpu_multiplies_int8() else "dense"
 
 
 def _size_cache(config: EngineConfig, info: ModelInfo, token_bytes: int) -> tuple[int, int]:
@@ -273,11 +285,20 @@ def check_setting(spec: "dataclasses.Field[Any]", value: Any) -> None:  # noqa: 
 
 def cpu_multiplies_bfloat16() -> bool:
     """Whether /proc/cpuinfo reports AVX512_BF16 or AMX_BF16."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
+    flags = _cpu_flags()
     return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def cpu_multiplies_int8() -> bool:
+    """Whether /proc/cpuinfo reports AVX512_VNNI."""
+    return "avx512_vnni" in _cpu_flags()
+
+
+def _cpu_flags() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""
 
 
 def available_memory() -> int:
