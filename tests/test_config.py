@@ -101,7 +101,7 @@ def test_toml_and_json_mean_the_same():
 def test_resolve_leaves_no_auto():
     resolved = resolve(EngineConfig(), INFO)
     assert resolved.max_model_len == 1000
-    for name in ("dtype", "kv_cache_dtype", "device"):
+    for name in ("dtype", "kv_cache_dtype", "weight_format", "device"):
         assert getattr(resolved, name) != "auto"
     for name in ("num_threads", "max_num_batched_tokens", "kv_cache_memory"):
         assert getattr(resolved, name) is not None
@@ -112,6 +112,23 @@ def test_resolve_keeps_what_was_set():
     resolved = resolve(config, INFO)
     assert (resolved.dtype, resolved.max_model_len, resolved.num_threads) == ("float32", 100, 3)
     assert resolved.max_num_batched_tokens == 77
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings", "expected"),
+    [
+        ("avx512_vnni avx512_bf16", {}, "native"),
+        ("avx512_vnni avx512_bf16", {"dtype": "float32"}, "dense"),
+        ("avx512_vnni avx512_bf16", {"weight_format": "dense"}, "dense"),
+        ("avx512_vnni", {}, "dense"),  # dtype becomes float32
+        ("avx512_vnni", {"dtype": "bfloat16"}, "native"),
+        ("avx512_bf16", {}, "dense"),
+        ("avx512_bf16", {"weight_format": "native"}, "native"),
+    ],
+)
+def test_quantized_weights_stay_as_stored_where_that_is_fast(flags, settings, expected, monkeypatch):
+    monkeypatch.setattr(pelton.config, "cpu_flags", lambda: flags)
+    assert resolve(EngineConfig(**settings), INFO).weight_format == expected
 
 
 def test_the_default_cache_holds_all_requests_or_half_the_memory(monkeypatch):

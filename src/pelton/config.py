@@ -285,16 +285,17 @@ def check_setting(spec: "dataclasses.Field[Any]", value: Any) -> None:  # noqa: 
 
 def cpu_multiplies_bfloat16() -> bool:
     """Whether /proc/cpuinfo reports AVX512_BF16 or AMX_BF16."""
-    flags = _cpu_flags()
+    flags = cpu_flags()
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def cpu_multiplies_int8() -> bool:
     """Whether /proc/cpuinfo reports AVX512_VNNI."""
-    return "avx512_vnni" in _cpu_flags()
+    return "avx512_vnni" in cpu_flags()
 
 
-def _cpu_flags() -> str:
+def cpu_flags() -> str:
+    """/proc/cpuinfo, empty where there is none."""
     try:
         return Path("/proc/cpuinfo").read_text()
     except OSError:
