@@ -30,6 +30,8 @@ CpuFeatures detect() {
   features.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                     __builtin_cpu_supports("fma");
+  features.avx512_vnni =
+      features.avx512 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("f16c");
   features.avx512_bf16 = features.avx512 && __builtin_cpu_supports("avx512bf16");
   features.amx_bf16 = features.avx512_bf16 && has_amx_bf16() && request_amx();
   return features;

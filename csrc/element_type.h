@@ -22,6 +22,20 @@ static inline float to_float(BFloat16 value) {
   return result;
 }
 
+// An IEEE float16, which is exact in fp32.
+static inline float half_to_float(uint16_t half) {
+  const uint32_t exponent = half >> 10 & 31u;
+  const uint32_t mantissa = half & 0x3ffu;
+  float magnitude;
+  if (exponent == 0) {
+    magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+  } else {
+    const uint32_t bits = (exponent == 31 ? 255u : exponent + 112u) << 23 | mantissa << 13;
+    std::memcpy(&magnitude, &bits, sizeof magnitude);
+  }
+  return (half & 0x8000u) != 0 ? -magnitude : magnitude;
+}
+
 static inline void store(float* to, float value) { *to = value; }
 
 // Rounds to nearest even; NaNs become the quiet NaN.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cpu_features.h"
+#include "linear_epilogue.h"
 #include "module.h"
 #include "parallel.h"
 
@@ -32,18 +33,7 @@ void scalar_tile(const LinearCall& call, const LinearTile& tile) {
         for (int64_t j = 0; j < kBlockColumns; ++j) sums[j] += value * to_float(column[j * kUnit]);
       }
       const int64_t count = std::min(kBlockColumns, tile.column_end - n);
-      for (int64_t j = 0; j < count; ++j) {
-        if (call.bias != nullptr) {
-          sums[j] += call.bias_type == ElementType::kBFloat16 ? to_float(static_cast<const BFloat16*>(call.bias)[n + j])
-                                                              : static_cast<const float*>(call.bias)[n + j];
-        }
-        const int64_t at = m * call.out_stride + n + j;
-        if (call.out_type == ElementType::kBFloat16) {
-          store(static_cast<BFloat16*>(call.out) + at, sums[j]);
-        } else {
-          store(static_cast<float*>(call.out) + at, sums[j]);
-        }
-      }
+      for (int64_t j = 0; j < count; ++j) finish_scalar(call, m, n + j, sums[j]);
     }
   }
 }

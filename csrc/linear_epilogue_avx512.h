@@ -1,12 +1,13 @@
-// What happens to 16 finished fp32 sums of a product: bias, rounding, store. For *_avx512.cpp and *_amx.cpp.
+// What happens to 16 finished fp32 sums of a product: bias, rounding, store. For *_avx512.cpp,
+// *_amx.cpp and *_vnni.cpp; `Call` is LinearCall or GroupedCall.
 #pragma once
 #include "lanes_avx512.h"
-#include "linear.h"
 
 namespace pelton {
 
 // Bias of outputs [column, column + 16), zero where there is none.
-static inline __m512 load_bias(const LinearCall& call, int64_t column, __mmask16 mask) {
+template <typename Call>
+static inline __m512 load_bias(const Call& call, int64_t column, __mmask16 mask) {
   if (call.bias == nullptr) return _mm512_setzero_ps();
   if (call.bias_type == ElementType::kBFloat16) {
     return load_lanes(static_cast<const BFloat16*>(call.bias) + column, mask);
@@ -15,8 +16,8 @@ static inline __m512 load_bias(const LinearCall& call, int64_t column, __mmask16
 }
 
 // Adds the bias unless there is none: adding zero would turn -0 into +0.
-static inline void finish(const LinearCall& call, int64_t row, int64_t column, __mmask16 mask, __m512 sums,
-                          __m512 bias) {
+template <typename Call>
+static inline void finish(const Call& call, int64_t row, int64_t column, __mmask16 mask, __m512 sums, __m512 bias) {
   if (call.bias != nullptr) sums = _mm512_add_ps(sums, bias);
   const int64_t at = row * call.out_stride + column;
   if (call.out_type == ElementType::kBFloat16) {

@@ -13,11 +13,13 @@ NB_MODULE(_cpu, m) {
     const auto& has = pelton::cpu_features();
     nb::dict out;
     out["avx512"] = has.avx512;
+    out["avx512_vnni"] = has.avx512_vnni;
     out["avx512_bf16"] = has.avx512_bf16;
     out["amx_bf16"] = has.amx_bf16;
     return out;
   });
   pelton::register_attention(m);
+  pelton::register_grouped(m);
   pelton::register_linear(m);
   pelton::register_elementwise(m);
   pelton::register_rope(m);

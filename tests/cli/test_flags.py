@@ -16,6 +16,7 @@ OTHER_VALUES: dict[str, object] = {
     "served_model_name": "tiny",
     "chat_template": "template.jinja",
     "dtype": "float32",
+    "weight_format": "native",
     "max_model_len": 512,
     "seed": 7,
     "device": "cpu",

@@ -9,14 +9,17 @@ import torch
 import transformers
 
 from pelton.engine.engine import Engine
+from pelton.kernels.cpu import extension
 from pelton.layers.context import LayerContext
 from pelton.models import build_model
 from pelton.models.llama import LlamaForCausalLM
+from pelton.runner.batch import build_batch
 from pelton.runner.kv_cache import allocate_layers
 from pelton.runner.runner import Runner
+from pelton.runner.state import RequestState
 from pelton.sched.pages import PagePool
 from pelton.sched.scheduler import Scheduler
-from pelton.types import SamplingParams
+from pelton.types import NewRequest, Plan, Row, SamplingParams
 from pelton.weights.checkpoint import open_checkpoint
 from pelton.weights.hub import locate
 from pelton.weights.load import load_weights
@@ -26,21 +29,36 @@ CPU = torch.device("cpu")
 PAGE_SIZE = 16
 MAX_MODEL_LEN = 1024
 TOPICS = ["the sea", "prime numbers", "a recipe for bread", "def fibonacci(n):", "Paris", "die Katze", "2 + 2 =", "🫠"]
+DENSE, NATIVE = "dense", "native"
+# The portable kernel of native weights takes minutes for a whole model.
+HAS_NATIVE = extension is not None and extension.features()["avx512_vnni"]
+FORMATS = [DENSE, NATIVE] if HAS_NATIVE else [DENSE]
+BOTH = pytest.mark.parametrize("harness", FORMATS, indirect=True)
+PROSE = """The lighthouse stood at the end of a long spit of sand, and in winter the sea came over the road twice a day.
+My grandfather kept the lamp for thirty years. He used to say that the work was simple, but that simple work was the
+hardest to do well, because nobody would ever notice it until the night when it failed. Every evening he climbed the
+stairs, cleaned the glass, filled the tank with oil and wound the clockwork that turned the lens. Then he wrote the
+weather and the names of the ships in a large book, and he sat by the window until morning. When the lamp was replaced
+by an electric one, the company offered him a flat in the town. He took it, but he never slept there before sunrise.
+Many years later I found the book in a box under his bed. On most of the pages there was nothing but wind, rain, and
+the time at which the light had been lit. On the last page, in the same small and careful hand, he had written that the
+sea was calm, that all the ships had come home, and that he did not know what he should do tomorrow."""
 
 
-def load(files: ModelFiles, dtype: torch.dtype) -> LlamaForCausalLM:
+def load(files: ModelFiles, dtype: torch.dtype, weight_format: str) -> LlamaForCausalLM:
     model = build_model(files.info(), LayerContext(dtype, CPU, MAX_MODEL_LEN))
-    load_weights(model, open_checkpoint(files.path, dtype=dtype), model.tied_names)
+    checkpoint = open_checkpoint(files.path, dtype=dtype, stored=weight_format == NATIVE)
+    load_weights(model, checkpoint, model.tied_names)
     return model
 
 
 class Harness:
     """Engines of any shape around one loaded model."""
 
-    def __init__(self, files: ModelFiles, dtype: torch.dtype) -> None:
+    def __init__(self, files: ModelFiles, dtype: torch.dtype, weight_format: str = DENSE) -> None:
         self.info = files.info()
         self.dtype = dtype
-        self.model = load(files, dtype)
+        self.model = load(files, dtype, weight_format)
 
     def engine(
         self, *, budget: int = 512, max_running: int = 64, num_pages: int = 1024, caching: bool = False
@@ -55,6 +73,15 @@ class Harness:
             enable_prefix_caching=caching,
         )
         return Engine(scheduler, Runner(self.model, kv, self.info, PAGE_SIZE, CPU))
+
+    def perplexity(self, token_ids: Sequence[int]) -> float:
+        """Of all but the first token, computed in one step."""
+        kv = allocate_layers(self.info, 64, PAGE_SIZE, self.dtype, CPU)
+        states = {1: RequestState(NewRequest(1, tuple(token_ids), SamplingParams()))}
+        plan = Plan((Row(1, 0, len(token_ids), tuple(range(64)), sample=False),))
+        with torch.inference_mode():
+            logits = self.model.logits(self.model(build_batch(plan, states, PAGE_SIZE, CPU), kv))
+        return torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(token_ids[1:])).exp().item()
 
 
 def run(engine: Engine, prompts: Sequence[Sequence[int]], max_tokens: int, first_id: int = 0) -> list[list[int]]:
@@ -87,9 +114,9 @@ def prompts(files: ModelFiles) -> list[list[int]]:
     return [tokenizer.encode(text) for text in texts] + [[rng.randrange(100, 40000)]]
 
 
-@pytest.fixture(scope="module")
-def harness(files: ModelFiles) -> Harness:
-    return Harness(files, torch.bfloat16)
+@pytest.fixture(scope="module", params=[DENSE])
+def harness(files: ModelFiles, request: pytest.FixtureRequest) -> Harness:
+    return Harness(files, torch.bfloat16, request.param)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +139,7 @@ def test_greedy_output_equals_transformers_on_the_same_weights(files: ModelFiles
         assert len(output) == 64 or output[-1] in files.info().eos_token_ids
 
 
+@BOTH
 def test_greedy_output_is_the_same_in_a_batch_of_64(
     harness: Harness, prompts: list[list[int]], alone: list[list[int]]
 ) -> None:
@@ -120,7 +148,14 @@ def test_greedy_output_is_the_same_in_a_batch_of_64(
     assert run(harness.engine(), [*prompts, *others], 24)[: len(prompts)] == alone
 
 
-@pytest.mark.parametrize("budget", [1, 7, 64, 512])
+@BOTH
+def test_greedy_output_is_the_same_in_chunks_of_seven(
+    harness: Harness, prompts: list[list[int]], alone: list[list[int]]
+) -> None:
+    assert run(harness.engine(budget=7), prompts, 24) == alone
+
+
+@pytest.mark.parametrize("budget", [1, 64, 512])
 def test_greedy_output_is_the_same_with_any_chunk_size(
     budget: int, harness: Harness, prompts: list[list[int]], alone: list[list[int]]
 ) -> None:
@@ -187,3 +222,13 @@ def test_seeded_sampling_is_the_same_in_any_batch(harness: Harness, prompts: lis
 
     assert len(sample(0)) == 16
     assert sample(0) == sample(9)
+
+
+@pytest.mark.skipif(not HAS_NATIVE, reason="needs AVX512-VNNI")
+def test_native_weights_predict_text_as_well_as_dense_ones(files: ModelFiles) -> None:
+    token_ids = files.tokenizer().encode(PROSE)
+    assert len(token_ids) > 200
+    reference = Harness(files, torch.float32).perplexity(token_ids)
+    native = Harness(files, torch.bfloat16, NATIVE).perplexity(token_ids)
+    assert 5 < reference < 50
+    assert abs(native / reference - 1) < 0.02

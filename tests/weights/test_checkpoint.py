@@ -10,6 +10,8 @@ import safetensors.torch
 import torch
 from transformers import AutoModelForCausalLM
 
+from pelton.formats.gguf import GGUFTensor
+from pelton.kernels.cpu import extension
 from pelton.weights.checkpoint import open_checkpoint
 from weights.gguf_samples import SIZES, default_tensors, write
 
@@ -93,7 +95,8 @@ class TestGGUF:
         with pytest.raises(ValueError, match=rf"model\.gguf: tensor {message}"):
             open_checkpoint(path, torch.float32)
 
-    def test_a_nan_scale_is_named(self, tmp_path):
+    @pytest.mark.parametrize("stored", [False, True])
+    def test_a_nan_scale_is_named(self, tmp_path, stored):
         path = tmp_path / "model.gguf"
         write(path, tensors=self.quantized())
         offset = next(t.data_offset for t in gguf.GGUFReader(path).tensors if t.name == "blk.1.attn_q.weight")
@@ -101,7 +104,31 @@ class TestGGUF:
         data[offset : offset + 2] = np.float16(np.nan).tobytes()
         path.write_bytes(data)
         with pytest.raises(ValueError, match=r"model\.gguf: tensor 'blk.1.attn_q.weight': a quantization scale is NaN"):
-            list(open_checkpoint(path, torch.float32).tensors())
+            list(open_checkpoint(path, torch.float32, stored=stored).tensors())
+
+    def test_asking_for_stored_weights_where_there_are_none_is_refused(self, tmp_path):
+        path = tmp_path / "model.gguf"
+        write(path, tensors=default_tensors())
+        with pytest.raises(ValueError, match=r"native has no effect: .*model\.gguf holds no Q4_0, Q4_1 or Q8_0"):
+            open_checkpoint(path, torch.bfloat16, stored=True)
+        with pytest.raises(ValueError, match="native is for quantized GGUF files"):
+            open_checkpoint(tmp_path, torch.bfloat16, stored=True)
+
+    @pytest.mark.skipif(extension is None, reason="nothing is kept as stored without kernels")
+    def test_stored_tensors_have_the_same_values_and_rows(self, tmp_path):
+        path = tmp_path / "model.gguf"
+        write(path, tensors=self.quantized())
+        exact = read_all(path)
+        checkpoint = open_checkpoint(path, torch.float32, stored=True)
+        tensors = dict(checkpoint.tensors())
+        assert list(tensors) == list(exact)
+        stored = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, GGUFTensor)}
+        kinds = {name.rsplit(".", 2)[-2]: tensor.type for name, tensor in stored.items()}
+        assert kinds == {"embed_tokens": "Q8_0", "q_proj": "Q4_1", "k_proj": "Q4_0"}
+        for name, tensor in tensors.items():
+            assert tuple(tensor.shape) == checkpoint.names[name]
+            plain = tensor.dequantize(torch.float32) if isinstance(tensor, GGUFTensor) else tensor
+            assert torch.equal(plain, exact[name]), name
 
 
 @pytest.fixture

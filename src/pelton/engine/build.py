@@ -41,7 +41,8 @@ def build_engine(config: EngineConfig, info: ModelInfo, path: Path) -> Engine:
     context = LayerContext(dtype=dtype, device=device, max_model_len=max_model_len)
     with torch.inference_mode():
         model = build_model(info, context)
-        load_weights(model, open_checkpoint(path, dtype=dtype), model.tied_names)
+        checkpoint = open_checkpoint(path, dtype=dtype, stored=config.weight_format == "native")
+        load_weights(model, checkpoint, model.tied_names)
     num_pages = chosen(config.kv_cache_memory) // (info.kv_bytes_per_token(config.kv_cache_dtype) * config.page_size)
     kv = allocate_layers(info, num_pages, config.page_size, _DTYPES[config.kv_cache_dtype], device)
     scheduler = Scheduler(

@@ -3,15 +3,13 @@
 Shapes: N outputs, K inputs, T tokens.
 """
 
-import mmap
 from dataclasses import dataclass
 
 import torch
 
+from pelton.formats.memory import huge_page_bytes
 from pelton.kernels.cpu import extension
 from pelton.ops.linear import ELEMENT_TYPES
-
-_HUGE_PAGE = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +33,7 @@ class Dense:
             return cls(w.contiguous(), (num_outputs, num_inputs), dtype, packed=False)
         w = w if w.stride(1) == 1 else w.contiguous()
         element_type = ELEMENT_TYPES[dtype]
-        data = _huge_page_bytes(extension.linear_packed_bytes(element_type, num_outputs, num_inputs))
+        data = huge_page_bytes(extension.linear_packed_bytes(element_type, num_outputs, num_inputs))
         extension.linear_pack(w.data_ptr(), w.stride(0), element_type, num_outputs, num_inputs, data.data_ptr())
         return cls(data, (num_outputs, num_inputs), dtype, packed=True)
 
@@ -61,14 +59,3 @@ class Dense:
     def dequantize(self) -> torch.Tensor:
         """[N, K] in the weight's dtype, a new tensor."""
         return self.rows(torch.arange(self.shape[0], device=self.data.device))
-
-
-def _huge_page_bytes(num_bytes: int) -> torch.Tensor:
-    """Uninitialized bytes at a 64-byte boundary; large ones in huge pages, where address translation costs less."""
-    if num_bytes < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(num_bytes, dtype=torch.uint8)
-    region = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    region.madvise(mmap.MADV_HUGEPAGE)
-    whole = torch.frombuffer(region, dtype=torch.uint8)  # keeps the mapping alive
-    start = -whole.data_ptr() % _HUGE_PAGE
-    return whole[start : start + num_bytes]

@@ -9,6 +9,7 @@ Byte i of a 4-bit block holds element i in its low nibble and element i + 16 in 
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,6 +21,28 @@ SUPPORTED_TYPES = (*_DENSE, *_BLOCK_BYTES)
 # Elements per operation: torch splits operations over threads from 32,768 on, and the barriers of those would stall
 # while another process uses a core. Whole tensors can be converted by threads side by side instead.
 _STEP = 32768 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GGUFTensor:
+    """A tensor of a GGUF file as it is stored: `raw` uint8 [nbytes], ggml's `type`, row-major `shape`."""
+
+    raw: Tensor
+    type: str
+    shape: tuple[int, ...]
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        """[*shape] in `dtype`; raises ValueError as the function below does."""
+        return dequantize(self.raw, self.type, self.shape, dtype)
+
+    def check_scales(self) -> None:
+        """Raise ValueError if a block's scale or minimum is not finite. Runs on the calling thread alone."""
+        if self.type not in _BLOCK_BYTES:
+            return
+        num_halves = 2 if self.type == "Q4_1" else 1
+        halves = self.raw.view(-1, _BLOCK_BYTES[self.type]).view(torch.float16)[:, :num_halves]
+        for part in halves.split(_STEP // num_halves):
+            _finite(part)
 
 
 def dequantize(raw: Tensor, type: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -75,7 +98,7 @@ def _from_4_bits(blocks: Tensor, weight: Tensor, *, has_minimum: bool) -> None:
 
 
 def _finite(scales: Tensor) -> Tensor:
-    """float16 [B, 1] as float32."""
+    """float16 [B, H] as float32."""
     scales = scales.float()
     if not math.isfinite(scales.sum()):  # finite float16 cannot overflow it
         raise ValueError("a quantization scale is NaN or infinite; the file is damaged")

@@ -6,10 +6,10 @@ Shapes: T tokens, S sampled tokens, D hidden size, V vocabulary.
 import torch
 from torch import nn
 
-from pelton.formats.dense import Dense
+from pelton.formats.gguf import GGUFTensor
 from pelton.formats.slot import WeightSlot
+from pelton.formats.weight import Weight, multiply, pack
 from pelton.layers.context import LayerContext
-from pelton.ops.linear import linear
 
 
 class Embedding(nn.Module):
@@ -19,7 +19,7 @@ class Embedding(nn.Module):
         super().__init__()
         self._context = context
         self._shape = (vocab_size, hidden_size)
-        self.weight: Dense | None = None
+        self.weight: Weight | None = None
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[T] int64 -> [T, D] in the context's dtype."""
@@ -29,10 +29,10 @@ class Embedding(nn.Module):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[S, D] -> [S, V] float32."""
         assert self.weight is not None, "logits before the weights are loaded"
-        return linear(hidden, self.weight, out_dtype=torch.float32)
+        return multiply(hidden, self.weight, out_dtype=torch.float32)
 
     def weight_slots(self, path: str) -> dict[str, WeightSlot]:
-        return {f"{path}.weight": WeightSlot(self._shape, self._load)}
+        return {f"{path}.weight": WeightSlot(self._shape, self._load, self._load)}
 
-    def _load(self, tensor: torch.Tensor) -> None:
-        self.weight = Dense.from_tensor(tensor, self._context.dtype)
+    def _load(self, tensor: torch.Tensor | GGUFTensor) -> None:
+        self.weight = pack([tensor], self._context.dtype)

@@ -9,10 +9,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from pelton.formats.dense import Dense
+from pelton.formats.gguf import GGUFTensor
 from pelton.formats.slot import WeightSlot
+from pelton.formats.weight import Weight, multiply, pack
 from pelton.layers.context import LayerContext
-from pelton.ops.linear import linear
 
 
 class Linear(nn.Module):
@@ -29,15 +29,15 @@ class Linear(nn.Module):
         self.in_features = in_features
         self.parts = dict(parts)
         self.out_features = sum(parts.values())
-        self.weight: Dense | None = None
+        self.weight: Weight | None = None
         self.bias = torch.empty(self.out_features, dtype=torch.float32, device=context.device) if bias else None
         self._context = context
-        self._staged: dict[str, torch.Tensor] = {}
+        self._staged: dict[str, torch.Tensor | GGUFTensor] = {}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, K] -> [T, N], in the dtype of x."""
         assert self.weight is not None, "forward before the weights are loaded"
-        return linear(x, self.weight, self.bias)
+        return multiply(x, self.weight, self.bias)
 
     def weight_slots(self, path: str) -> dict[str, WeightSlot]:
         parent, _, _ = path.rpartition(".")
@@ -45,17 +45,17 @@ class Linear(nn.Module):
         slots: dict[str, WeightSlot] = {}
         start = 0
         for part, size in self.parts.items():
-            slots[f"{prefix}{part}.weight"] = WeightSlot((size, self.in_features), partial(self._load_weight, part))
+            load = partial(self._load_weight, part)
+            slots[f"{prefix}{part}.weight"] = WeightSlot((size, self.in_features), load, load)
             if self.bias is not None:
                 loader = self.bias[start : start + size].copy_
                 slots[f"{prefix}{part}.bias"] = WeightSlot((size,), loader)
             start += size
         return slots
 
-    def _load_weight(self, part: str, tensor: torch.Tensor) -> None:
+    def _load_weight(self, part: str, tensor: torch.Tensor | GGUFTensor) -> None:
         """Pack once every part is here, so that at most one unpacked copy of this layer exists."""
         self._staged[part] = tensor
         if len(self._staged) == len(self.parts):
-            whole = torch.cat([self._staged[name] for name in self.parts]) if len(self.parts) > 1 else tensor
-            self.weight = Dense.from_tensor(whole, self._context.dtype)
+            self.weight = pack([self._staged[name] for name in self.parts], self._context.dtype)
             self._staged.clear()

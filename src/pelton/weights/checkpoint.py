@@ -10,7 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pelton.formats.gguf import SUPPORTED_TYPES, dequantize
+from pelton.formats.gguf import SUPPORTED_TYPES, GGUFTensor
+from pelton.formats.grouped import GroupedAffine
 from pelton.weights.gguf_config import gguf_architecture, gguf_config, hugging_face_name
 from pelton.weights.gguf_file import GGUFFile
 from pelton.weights.safetensors_file import SafetensorsFile, read_index
@@ -28,27 +29,30 @@ class Checkpoint(Protocol):
         """Shape of each tensor by Hugging Face name, in file order."""
         ...
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Each (name, tensor), in file order and in the dtype given at open.
+    def tensors(self) -> Iterator[tuple[str, Tensor | GGUFTensor]]:
+        """Each (name, tensor), in file order and in the dtype given at open, or as it is stored.
 
         A tensor that needs no conversion is a view of the memory-mapped file: private, so writing to it is safe.
         """
         ...
 
 
-def open_checkpoint(path: str | Path, dtype: torch.dtype) -> Checkpoint:
+def open_checkpoint(path: str | Path, dtype: torch.dtype, *, stored: bool = False) -> Checkpoint:
     """Open a GGUF file or a directory with model.safetensors, single or sharded.
 
     Args:
         path: what `hub.locate` returns.
-        dtype: float32, bfloat16 or float16, the type of every tensor that the checkpoint yields.
+        dtype: float32, bfloat16 or float16, the type of the tensors that the checkpoint yields.
+        stored: yield as GGUFTensor, without conversion, the matrices whose type products can read.
 
     Raises:
         ValueError: a file is damaged, missing, of another kind or holds a type that is not supported; one line naming
-            file, tensor and reason.
+            file, tensor and reason. Or `stored` has no effect.
     """
     path = Path(path)
-    return SafetensorsCheckpoint(path, dtype) if path.is_dir() else GGUFCheckpoint(GGUFFile(path), dtype)
+    if stored and path.is_dir():
+        raise ValueError(f"weight_format native is for quantized GGUF files, {path} is none; set --weight-format dense")
+    return SafetensorsCheckpoint(path, dtype) if path.is_dir() else GGUFCheckpoint(GGUFFile(path), dtype, stored)
 
 
 class SafetensorsCheckpoint:
@@ -80,21 +84,29 @@ class SafetensorsCheckpoint:
 
 
 class GGUFCheckpoint:
-    """A GGUF file whose tensors are dequantized one after the other, by threads side by side."""
+    """A GGUF file whose tensors are converted or checked one after the other, by threads side by side."""
 
-    def __init__(self, file: GGUFFile, dtype: torch.dtype) -> None:
+    def __init__(self, file: GGUFFile, dtype: torch.dtype, stored: bool) -> None:
         self._file = file
         self._dtype = dtype
+        self._stored = stored
         self._num_heads = _interleaved_heads(file)
         self._names = {name: hugging_face for name in file.tensors if (hugging_face := self._translate(name))}
         self.names = {hugging_face: file.tensors[name].shape for name, hugging_face in self._names.items()}
+        if stored and not any(
+            GroupedAffine.can_hold(file.tensors[name].type, file.tensors[name].shape) for name in self._names
+        ):
+            raise ValueError(
+                f"weight_format native has no effect: {file.path} holds no Q4_0, Q4_1 or Q8_0 matrices, or the CPU "
+                "kernels are not built; set --weight-format dense"
+            )
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self) -> Iterator[tuple[str, Tensor | GGUFTensor]]:
         num_threads = torch.get_num_threads()
         names = iter(self._names.items())
         with ThreadPoolExecutor(num_threads) as threads:
 
-            def start(count: int) -> Iterator[tuple[str, Future[Tensor]]]:
+            def start(count: int) -> Iterator[tuple[str, Future[Tensor | GGUFTensor]]]:
                 for name, hugging_face in itertools.islice(names, count):
                     yield hugging_face, threads.submit(self._read, name)
 
@@ -105,14 +117,18 @@ class GGUFCheckpoint:
                 yield hugging_face, future.result()
                 pending.extend(start(1))
 
-    def _read(self, name: str) -> Tensor:
+    def _read(self, name: str) -> Tensor | GGUFTensor:
         tensor = self._file.tensors[name]
         raw = torch.frombuffer(self._file.raw(name), dtype=torch.uint8)
         num_heads = self._num_heads.get(self._names[name].rsplit(".", 2)[-2])
         if num_heads is not None:
             raw = _halves_from_pairs(raw.view(tensor.shape[0], -1), num_heads)
+        whole = GGUFTensor(raw, tensor.type, tensor.shape)
         try:
-            return dequantize(raw, tensor.type, tensor.shape, self._dtype)
+            if not (self._stored and GroupedAffine.can_hold(tensor.type, tensor.shape)):
+                return whole.dequantize(self._dtype)
+            whole.check_scales()
+            return whole
         except ValueError as error:
             raise ValueError(f"{self._file.path}: tensor {name!r}: {error}") from None
 

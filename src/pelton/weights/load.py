@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from pelton.formats.gguf import GGUFTensor
 from pelton.formats.slot import WeightSlot
 
 _MAX_NAMED = 5
@@ -19,7 +20,7 @@ class TensorSource(Protocol):
     @property
     def names(self) -> Mapping[str, tuple[int, ...]]: ...
 
-    def tensors(self) -> Iterable[tuple[str, torch.Tensor]]: ...
+    def tensors(self) -> Iterable[tuple[str, torch.Tensor | GGUFTensor]]: ...
 
 
 def load_weights(model: nn.Module, checkpoint: TensorSource, tied_names: frozenset[str] = frozenset()) -> None:
@@ -34,7 +35,15 @@ def load_weights(model: nn.Module, checkpoint: TensorSource, tied_names: frozens
     _check_names(slots, offered)
     for name, tensor in checkpoint.tensors():
         if name not in ignored:
-            slots[name].load(tensor)
+            _fill(slots[name], tensor, name)
+
+
+def _fill(slot: WeightSlot, tensor: torch.Tensor | GGUFTensor, name: str) -> None:
+    if not isinstance(tensor, GGUFTensor):
+        slot.load(tensor)
+        return
+    assert slot.load_stored is not None, f"{name} takes plain tensors only"
+    slot.load_stored(tensor)
 
 
 def weight_slots(model: nn.Module) -> dict[str, WeightSlot]:

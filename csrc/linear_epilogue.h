@@ -1,0 +1,22 @@
+// What happens to one finished fp32 sum of a product in the portable kernels: bias, rounding, store.
+#pragma once
+#include "element_type.h"
+
+namespace pelton {
+
+// `Call` is LinearCall or GroupedCall.
+template <typename Call>
+static inline void finish_scalar(const Call& call, int64_t row, int64_t column, float sum) {
+  if (call.bias != nullptr) {
+    sum += call.bias_type == ElementType::kBFloat16 ? to_float(static_cast<const BFloat16*>(call.bias)[column])
+                                                    : static_cast<const float*>(call.bias)[column];
+  }
+  const int64_t at = row * call.out_stride + column;
+  if (call.out_type == ElementType::kBFloat16) {
+    store(static_cast<BFloat16*>(call.out) + at, sum);
+  } else {
+    store(static_cast<float*>(call.out) + at, sum);
+  }
+}
+
+}  // namespace pelton

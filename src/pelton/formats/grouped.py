@@ -1,0 +1,84 @@
+"""GroupedAffine: a weight of 4 or 8 bits in groups of 32 inputs, multiplied by as it is stored.
+
+Shapes: N outputs, K inputs, T tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pelton.formats.gguf import GGUFTensor
+from pelton.formats.memory import huge_page_bytes
+from pelton.kernels.cpu import ELEMENT_TYPES, extension
+from pelton.ops.grouped import GROUP_INPUTS, GroupedKind
+
+_KINDS = {
+    "Q4_0": GroupedKind.FOUR_BITS,
+    "Q4_1": GroupedKind.FOUR_BITS_MINIMUM,
+    "Q8_0": GroupedKind.EIGHT_BITS,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedAffine:
+    """w[n, k] = scale[n, k // 32] q[n, k] (+ minimum[n, k // 32]), scales and minimums in float16.
+
+    `data` are bytes in the layout of csrc/grouped.h, the only copy. `dtype` is that of `rows`, float32 or bfloat16.
+    """
+
+    data: torch.Tensor
+    shape: tuple[int, int]
+    kind: GroupedKind
+    dtype: torch.dtype
+
+    @staticmethod
+    def can_hold(type: str, shape: Sequence[int]) -> bool:
+        """Whether there is a kernel for a GGUF tensor of this type and row-major shape."""
+        return extension is not None and type in _KINDS and len(shape) == 2 and shape[1] % GROUP_INPUTS == 0
+
+    @classmethod
+    def from_gguf(cls, parts: Sequence[GGUFTensor], dtype: torch.dtype) -> "GroupedAffine":
+        """The rows of all `parts`, one after the other, which have one type and one K, without loss.
+
+        Args:
+            parts: tensors for which `can_hold`.
+            dtype: of `rows`.
+        """
+        types, widths = {part.type for part in parts}, {part.shape[1] for part in parts}
+        assert extension is not None and len(types) == 1 and len(widths) == 1
+        kind, num_inputs = _KINDS[types.pop()], widths.pop()
+        num_outputs = sum(part.shape[0] for part in parts)
+        data = huge_page_bytes(extension.grouped_packed_bytes(int(kind), num_outputs, num_inputs))
+        last_panel = extension.grouped_packed_bytes(int(kind), num_outputs // 16 * 16, num_inputs)
+        data[last_panel:].zero_()  # outputs that fill up the last 16
+        start = 0
+        for part in parts:
+            assert part.raw.is_contiguous()
+            extension.grouped_pack(part.raw.data_ptr(), int(kind), part.shape[0], num_inputs, start, data.data_ptr())
+            start += part.shape[0]
+        return cls(data, (num_outputs, num_inputs), kind, dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, padding included."""
+        return self.data.nbytes
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows `ids` [T] int64, each in [0, N): [T, K] in `dtype`. An embedding's lookup."""
+        return self._unpack(ids, self.dtype)
+
+    def dequantize(self) -> torch.Tensor:
+        """[N, K] float32, the values of formats.gguf.dequantize, a new tensor."""
+        return self._unpack(torch.arange(self.shape[0]), torch.float32)
+
+    def _unpack(self, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        assert extension is not None and ids.dtype is torch.int64 and ids.is_contiguous()
+        num_outputs, num_inputs = self.shape
+        out = torch.empty(ids.numel(), num_inputs, dtype=dtype)
+        inside = extension.grouped_unpack_rows(
+            self.data.data_ptr(), int(self.kind), ids.data_ptr(), ids.numel(), num_outputs, num_inputs,
+            out.data_ptr(), ELEMENT_TYPES[dtype],
+        )  # fmt: skip
+        assert inside, f"row ids must lie in [0, {num_outputs})"
+        return out

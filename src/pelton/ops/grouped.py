@@ -1,0 +1,78 @@
+"""Products with weights of 4 or 8 bits in groups of 32 inputs: activations become int8, sums of a group are exact.
+
+A row's bits depend neither on the rows beside it nor on the instruction set; see csrc/grouped.h.
+
+Shapes: T tokens, K inputs, N outputs.
+"""
+
+from enum import IntEnum
+from typing import Protocol
+
+import torch
+
+from pelton.kernels.cpu import ELEMENT_TYPES, extension
+
+GROUP_INPUTS = 32
+
+
+class GroupedKind(IntEnum):
+    """GroupedKind of csrc/grouped.h."""
+
+    FOUR_BITS = 0  # signed, -8 to 7
+    FOUR_BITS_MINIMUM = 1  # unsigned, and a minimum
+    EIGHT_BITS = 2  # signed
+
+
+class GroupedWeight(Protocol):
+    """What a product needs of formats.grouped.GroupedAffine (formats stand above ops)."""
+
+    @property
+    def data(self) -> torch.Tensor: ...
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def kind(self) -> GroupedKind: ...
+
+
+def grouped_linear(
+    x: torch.Tensor,
+    weight: GroupedWeight,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    *,
+    portable: bool = False,
+) -> torch.Tensor:
+    """y = x Wᵀ + b with x rounded to int8, each 32 elements of a row to multiples of their largest magnitude / 127.
+
+    A row with a value that is not finite gives outputs that are not finite.
+
+    Args:
+        x: [T, K] float32 or bfloat16; rows may be strided, their elements are contiguous.
+        weight: [N, K].
+        bias: [N] contiguous, float32 or bfloat16.
+        out_dtype: float32 or bfloat16, that of x by default.
+        portable: use the kernel without vector instructions; for tests.
+
+    Returns:
+        [T, N] contiguous.
+    """
+    out_dtype = out_dtype or x.dtype
+    num_outputs, num_inputs = weight.shape
+    num_rows, width = x.shape
+    assert width == num_inputs and x.stride(1) == 1
+    out = torch.empty(num_rows, num_outputs, dtype=out_dtype)
+    bias_address, bias_type = 0, 0
+    if bias is not None:
+        assert bias.shape == (num_outputs,) and bias.is_contiguous()
+        bias_address, bias_type = bias.data_ptr(), ELEMENT_TYPES[bias.dtype]
+    assert extension is not None
+    extension.grouped_linear(
+        x.data_ptr(), x.stride(0), ELEMENT_TYPES[x.dtype],
+        weight.data.data_ptr(), int(weight.kind),
+        bias_address, bias_type,
+        out.data_ptr(), num_outputs, ELEMENT_TYPES[out_dtype],
+        num_rows, num_outputs, num_inputs, portable,
+    )  # fmt: skip
+    return out
