@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from pelton.formats.memory import huge_page_bytes
-from pelton.kernels.cpu import extension
-from pelton.ops.linear import ELEMENT_TYPES
+from pelton.kernels.cpu import ELEMENT_TYPES, extension
 
 
 @dataclass(frozen=True, slots=True, eq=False)
