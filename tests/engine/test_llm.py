@@ -63,7 +63,9 @@ def test_a_chat_is_answered(llm: LLM) -> None:
 def test_what_cannot_run_is_refused_and_leaves_nothing_behind(llm: LLM) -> None:
     with pytest.raises(ValueError, match="leaves no room"):
         llm.generate(["short", [5] * 600], SamplingParams(), use_tqdm=False)
-    assert llm.stats.num_used_pages == 0
+    with pytest.raises(ValueError, match=r"logit_bias: token ids \[99999\] are out of vocabulary"):
+        llm.generate(["short"], SamplingParams(logit_bias={99999: 1.0}), use_tqdm=False)
+    assert llm.stats.num_used_pages == llm.stats.num_waiting == 0
     with pytest.raises(ValueError, match="2 given for 1 prompts"):
         llm.generate(["x"], [SamplingParams()] * 2, use_tqdm=False)
     with pytest.raises(ValueError, match="did you mean max_model_len"):

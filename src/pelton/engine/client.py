@@ -7,18 +7,19 @@ import logging
 import random
 import socket
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Self
 
 import msgspec
 
 from pelton.config import EngineConfig, chosen
+from pelton.engine.checks import check_request
 from pelton.engine.delta import to_delta
 from pelton.engine.describe import describe
 from pelton.engine.host import EngineHost, ProcessHost
 from pelton.engine.protocol import Abort, Add, Failed, Framing, FromEngine, Health, Outputs, Ready, Start, frame
 from pelton.engine.text import TextStream
-from pelton.errors import EngineDeadError, RequestError
+from pelton.errors import EngineDeadError
 from pelton.model_config import ModelInfo
 from pelton.tokenizer import Tokenizer
 from pelton.types import Delta, EngineStats, Output, SamplingParams
@@ -105,7 +106,8 @@ class AsyncEngine:
         self, prompt_ids: Sequence[int], params: SamplingParams, *, priority: int = 0, salt: str = ""
     ) -> AsyncGenerator[Delta, None]:
         """Run one choice; see EngineClient.generate."""
-        self._check(prompt_ids, params)
+        assert params.n == 1, "generate runs one choice; expand n with params.for_choice"
+        check_request(prompt_ids, params, self.info.vocab_size, chosen(self.config.max_model_len))
         if params.seed is None:
             params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(63))
         request_id = next(self._ids)
@@ -130,22 +132,6 @@ class AsyncEngine:
     async def abort_all(self) -> None:
         """End every request with finish_reason "abort"."""
         self._send(Abort(tuple(self._queues)))
-
-    def _check(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
-        assert params.n == 1, "generate runs one choice; expand n with params.for_choice"
-        limit = chosen(self.config.max_model_len)
-        if not prompt_ids:
-            raise RequestError("the prompt is empty: it has no tokens to continue from", param="prompt")
-        if len(prompt_ids) >= limit:
-            raise RequestError(
-                f"This model's maximum context length is {limit} tokens. However, your prompt has {len(prompt_ids)} "
-                "tokens, which leaves no room for output. Please shorten the prompt.",
-                param="prompt",
-            )
-        _check_vocabulary("prompt", (min(prompt_ids), max(prompt_ids)), self.info.vocab_size)
-        _check_vocabulary("logit_bias", params.logit_bias or (), self.info.vocab_size)
-        _check_vocabulary("allowed_token_ids", params.allowed_token_ids or (), self.info.vocab_size)
-        _check_vocabulary("stop_token_ids", params.stop_token_ids, self.info.vocab_size)
 
     def _open(self, message: Add) -> OutputQueue:
         if self._writer is None:
@@ -235,11 +221,3 @@ async def _read_ready(reader: asyncio.StreamReader) -> EngineStats:
             assert isinstance(message, Ready), "the engine speaks before it is asked"
             return message.stats
     raise ValueError("the engine process ended while it was starting; its log says why")
-
-
-def _check_vocabulary(field: str, token_ids: Iterable[int], vocab_size: int) -> None:
-    outside = [token for token in token_ids if not 0 <= token < vocab_size]
-    if outside:
-        raise RequestError(
-            f"{field}: token ids {outside[:10]} are out of vocabulary, which has {vocab_size} tokens", param=field
-        )

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pelton.config import EngineConfig
+from pelton.config import EngineConfig, chosen
 from pelton.engine.build import build_engine
+from pelton.engine.checks import check_request
 from pelton.engine.delta import to_delta
 from pelton.engine.describe import describe
 from pelton.engine.text import TextStream
@@ -95,8 +96,11 @@ class LLM:
             raise ValueError(f"params: {len(each)} given for {len(batch)} prompts; give one, or one a prompt")
         results: list[RequestOutput] = []
         choices: dict[int, _Choice] = {}
-        for prompt, prompt_params in zip(batch, each, strict=True):
-            results.append(self._submit(prompt, prompt_params, choices))
+        batch_ids = [self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in batch]
+        for ids, prompt_params in zip(batch_ids, each, strict=True):  # all before the first one is queued
+            check_request(ids, prompt_params, self.info.vocab_size, chosen(self.config.max_model_len))
+        for prompt, ids, prompt_params in zip(batch, batch_ids, each, strict=True):
+            results.append(self._submit(prompt, ids, prompt_params, choices))
         with _progress(len(choices), shown=use_tqdm) as advance:
             while choices and self._engine.has_work:
                 for output in self._engine.step():
@@ -115,8 +119,9 @@ class LLM:
         text = self.tokenizer.apply_chat_template([dict(message) for message in messages])
         return self.generate([self.tokenizer.encode(text, add_special_tokens=False)], params, use_tqdm=use_tqdm)
 
-    def _submit(self, prompt: Prompt, params: SamplingParams, choices: dict[int, _Choice]) -> RequestOutput:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    def _submit(
+        self, prompt: Prompt, ids: list[int], params: SamplingParams, choices: dict[int, _Choice]
+    ) -> RequestOutput:
         if params.seed is None:
             params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(63))
         result = RequestOutput(prompt if isinstance(prompt, str) else None, ids, [])
@@ -124,10 +129,7 @@ class LLM:
             request_id = next(self._ids)
             choice_params = params.for_choice(index)
             refused = self._engine.add(request_id, ids, choice_params)
-            if refused is not None:
-                for pending in choices:
-                    self._engine.abort(pending)
-                raise ValueError(refused.error)
+            assert refused is None, "checked above"
             logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
             output = CompletionOutput(index, logprobs=logprobs)
             result.outputs.append(output)
