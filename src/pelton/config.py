@@ -84,7 +84,7 @@ class EngineConfig:
     weight_format: str = setting(
         "dense",
         "quantized GGUF weights: dense expands them to dtype; native multiplies by them as stored, with int8 "
-        "activations: about half the time a token for a few clients, a third of the memory, and less exact",
+        "activations: about half the time a token for one client, a third of the memory for 4 bits, and less exact",
         group="model",
         choices=("dense", "native"),
     )

@@ -29,7 +29,6 @@ class Request:
     num_pending: int = 0  # tokens sampled on the device, not yet seen by the host
     num_inflight: int = 0  # launched steps not yet committed
     num_cached: int = 0  # prompt tokens found in the prefix cache at first admission
-    num_preemptions: int = 0
     is_announced: bool = False  # the runner knows it
     finish_reason: FinishReason | None = None
 

@@ -217,7 +217,6 @@ class Scheduler:
                 self._running.remove(victim)
                 self._drop_pages(victim)
                 insort(self._waiting, victim, key=_order)
-                victim.num_preemptions += 1
                 self._num_preemptions += 1
                 return True
         return False

@@ -88,17 +88,8 @@ class Tokenizer:
         try:
             ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         except TypeError as error:
-            raise _unicode_error([text], error) from error
+            raise _unicode_error(text, error) from error
         return self._without_second_bos(ids) if add_special_tokens and self._adds_bos else ids
-
-    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
-        """`encode` of each text, over several threads."""
-        try:
-            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-        except TypeError as error:
-            raise _unicode_error(texts, error) from error
-        batch = [encoding.ids for encoding in encodings]
-        return [self._without_second_bos(ids) for ids in batch] if add_special_tokens and self._adds_bos else batch
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True, continuation: bool = False) -> str:
         """Text of token ids; ids outside the vocabulary stand for nothing.
@@ -115,10 +106,6 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The exact bytes that a token stands for: maybe part of a character; for special tokens their text."""
         return self._pieces.bytes_of(token_id)
-
-    def token_text(self, token_id: int) -> str:
-        """The token's bytes as text, U+FFFD for parts of characters: how OpenAI shows the tokens of logprobs."""
-        return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def apply_chat_template(
         self,
@@ -182,12 +169,11 @@ def _add_missing_special_tokens(backend: tokenizers.Tokenizer, tokens: Iterable[
         backend.add_special_tokens([added_token])  # pyright: ignore[reportUnknownMemberType] (untyped list)
 
 
-def _unicode_error(texts: Iterable[str], error: TypeError) -> Exception:
+def _unicode_error(text: str, error: TypeError) -> Exception:
     """What to raise after the library refused a string: lone surrogates are the one reason a client can cause."""
-    for text in texts:
-        for index, char in enumerate(text):
-            if "\ud800" <= char <= "\udfff":
-                return RequestError(
-                    f"the text has a lone surrogate (U+{ord(char):04X}) at character {index}; send valid Unicode"
-                )
+    for index, char in enumerate(text):
+        if "\ud800" <= char <= "\udfff":
+            return RequestError(
+                f"the text has a lone surrogate (U+{ord(char):04X}) at character {index}; send valid Unicode"
+            )
     return error
