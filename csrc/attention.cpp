@@ -14,6 +14,7 @@
 #include "cpu_features.h"
 #include "module.h"
 #include "parallel.h"
+#include "program.h"
 
 namespace nb = nanobind;
 
@@ -245,7 +246,10 @@ void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_ca
       .group = num_heads / num_kv_heads,
       .padded_head_dim = (head_dim + kPaddedDims - 1) / kPaddedDims * kPaddedDims,
   };
-  paged_attention(problem, choose_kernel(problem, instruction_set));
+  submit([problem, kernel = &choose_kernel(problem, instruction_set)] {
+    paged_attention(problem, *kernel);
+    return true;
+  });
 }
 
 }  // namespace
