@@ -44,7 +44,6 @@ def grouped_linear(
     *,
     out: torch.Tensor | None = None,
     accumulate: bool = False,
-    portable: bool = False,
 ) -> torch.Tensor:
     """y = x Wᵀ + b with x rounded to int8, each 32 elements of a row to multiples of their largest magnitude / 127.
 
@@ -57,7 +56,6 @@ def grouped_linear(
         out_dtype: float32 or bfloat16, that of `out` or else of x by default.
         out: [T, N] to write to, its elements contiguous; a new tensor by default.
         accumulate: add to what `out`, float32, holds.
-        portable: use the kernel without vector instructions; for tests.
 
     Returns:
         [T, N], `out` where it is given.
@@ -80,6 +78,6 @@ def grouped_linear(
         weight.data.data_ptr(), int(weight.kind),
         bias_address, bias_type,
         out.data_ptr(), out.stride(0), ELEMENT_TYPES[out.dtype], accumulate,
-        num_rows, num_outputs, num_inputs, portable,
+        num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     return out

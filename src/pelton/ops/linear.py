@@ -13,8 +13,6 @@ import torch
 from pelton.kernels.cpu import ELEMENT_TYPES, extension
 from pelton.ops import reference
 
-BEST_ISA = 3  # Isa of csrc/linear.h: 0 portable, 1 AVX-512, 2 AVX512-BF16, 3 AMX-BF16
-
 
 class DenseWeight(Protocol):
     """What a product needs of formats.dense.Dense (formats stand above ops)."""
@@ -40,7 +38,6 @@ def linear(
     *,
     out: torch.Tensor | None = None,
     accumulate: bool = False,
-    isa: int = BEST_ISA,
 ) -> torch.Tensor:
     """y = x Wᵀ + b, accumulated in float32.
 
@@ -53,7 +50,6 @@ def linear(
         out_dtype: float32 or bfloat16, that of `out` or else of x by default.
         out: [T, N] to write to, its elements contiguous; a new tensor by default.
         accumulate: add to what `out`, float32, holds.
-        isa: the newest instruction set to use; for tests.
 
     Returns:
         [T, N], `out` where it is given.
@@ -80,6 +76,6 @@ def linear(
         weight.data.data_ptr(), ELEMENT_TYPES[weight.dtype],
         bias_address, bias_type,
         out.data_ptr(), out.stride(0), ELEMENT_TYPES[out.dtype], accumulate,
-        num_rows, num_outputs, num_inputs, isa,
+        num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     return out

@@ -16,7 +16,6 @@ def rms_norm(
     *,
     rows: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
-    portable: bool = False,
 ) -> torch.Tensor:
     """y = x / sqrt(mean(x²) + eps) · weight in float32, rounded once to the type of `out`.
 
@@ -25,7 +24,6 @@ def rms_norm(
         weight: [D] contiguous, float32 or bfloat16.
         rows: [S] int64 contiguous, the rows of x to normalize, each in [0, T); all of them by default.
         out: [T or S, D] float32 or bfloat16 to write to, not x itself; a new tensor of the type of x by default.
-        portable: run the portable kernel; for tests.
 
     Returns:
         y [T or S, D], `out` where it is given.
@@ -45,15 +43,15 @@ def rms_norm(
     extension.rms_norm(
         x.data_ptr(), x.stride(0), 0, ELEMENT_TYPES[x.dtype], rows_address,
         out.data_ptr(), out.stride(0), 0, ELEMENT_TYPES[out.dtype],
-        weight.data_ptr(), ELEMENT_TYPES[weight.dtype], eps, num_rows, 1, size, portable,
+        weight.data_ptr(), ELEMENT_TYPES[weight.dtype], eps, num_rows, 1, size,
     )  # fmt: skip
     return out
 
 
-def head_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, portable: bool = False) -> None:
+def head_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
     """RMSNorm over the last dimension of x [T, H, D], **in place**; x may be a view whose heads are contiguous.
 
-    `weight` is [D] contiguous; arithmetic and types are those of rms_norm. `portable` is for tests.
+    `weight` is [D] contiguous; arithmetic and types are those of rms_norm.
     """
     if extension is None or not x.is_cpu:
         x.copy_(reference.rms_norm(x, weight, eps))
@@ -64,6 +62,6 @@ def head_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, portable: bo
     address = x.data_ptr()
     extension.rms_norm(
         address, token_stride, head_stride, ELEMENT_TYPES[x.dtype], 0,
-        address, token_stride, head_stride, ELEMENT_TYPES[x.dtype], weight.data_ptr(), ELEMENT_TYPES[weight.dtype], eps, num_tokens, num_heads, size,
-        portable,
+        address, token_stride, head_stride, ELEMENT_TYPES[x.dtype],
+        weight.data_ptr(), ELEMENT_TYPES[weight.dtype], eps, num_tokens, num_heads, size,
     )  # fmt: skip
