@@ -20,6 +20,7 @@ NB_MODULE(_cpu, m) {
   });
   pelton::register_attention(m);
   pelton::register_grouped(m);
+  pelton::register_int8(m);
   pelton::register_linear(m);
   pelton::register_elementwise(m);
   pelton::register_rope(m);

@@ -10,17 +10,35 @@ import torch
 from pelton.formats.dense import Dense
 from pelton.formats.gguf import GGUFTensor
 from pelton.formats.grouped import GroupedAffine
+from pelton.formats.int8 import Int8
+from pelton.kernels.cpu import extension
+from pelton.ops.activation import silu_mul
 from pelton.ops.grouped import grouped_linear
+from pelton.ops.int8 import int8_linear
 from pelton.ops.linear import linear
 
-Weight = Dense | GroupedAffine
+Weight = Dense | GroupedAffine | Int8
 
 
-def pack(parts: Sequence[torch.Tensor | GGUFTensor], dtype: torch.dtype) -> Weight:
+def pack(
+    parts: Sequence[torch.Tensor | GGUFTensor], dtype: torch.dtype, quantize: str = "none", *, gated: bool = False
+) -> Weight:
     """One weight of the rows of all `parts`, each [N of the part, K].
 
-    Parts that all are stored in one quantized type stay in it; otherwise the weight is dense, in `dtype`.
+    Args:
+        parts: plain or as stored in a GGUF file.
+        dtype: of a dense weight, and of the rows that an embedding looks up.
+        quantize: "int8" quantizes whatever comes. With "none", parts that all are stored in one quantized type stay
+            in it; otherwise the weight is dense, in `dtype`.
+        gated: the rows are gate over up, for `multiply_gated` alone.
+
+    Raises:
+        ValueError: there are no kernels for `quantize`, or a weight to quantize is not finite.
     """
+    if quantize != "none":
+        if extension is None:
+            raise ValueError(f"quantize {quantize} needs the CPU kernels, which are not built; leave the setting out")
+        return Int8.quantize(parts, dtype, gated=gated)
     stored = [part for part in parts if isinstance(part, GGUFTensor)]
     if len(stored) == len(parts) and len({part.type for part in stored}) == 1:
         return GroupedAffine.from_gguf(stored, dtype)
@@ -34,4 +52,18 @@ def multiply(
     """y = x Wᵀ + b by the op of the weight's format: [T, K] -> [T, N], in `out_dtype` or the dtype of x."""
     if isinstance(weight, GroupedAffine):
         return grouped_linear(x, weight, bias, out_dtype)
+    if isinstance(weight, Int8):
+        assert not weight.gated, "a gated weight is for multiply_gated"
+        return int8_linear(x, weight, bias, out_dtype)
     return linear(x, weight, bias, out_dtype)
+
+
+def multiply_gated(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """silu(gate) · up, gate beside up being x Wᵀ + b: [T, K] -> [T, N / 2] in the dtype of x.
+
+    `weight` is packed with `gated`; its format decides whether that is one operation or two.
+    """
+    if isinstance(weight, Int8):
+        assert weight.gated, "the weight is not packed as gated"
+        return int8_linear(x, weight, bias)
+    return silu_mul(multiply(x, weight, bias))

@@ -12,11 +12,15 @@ LayerKV = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class LayerContext:
-    """`dtype` is that of activations and dense weights; `max_model_len` bounds positions."""
+    """`dtype` is that of activations and dense weights; `max_model_len` bounds positions.
+
+    `quantize` is what becomes of weights when they are loaded, as in EngineConfig.
+    """
 
     dtype: torch.dtype
     device: torch.device
     max_model_len: int
+    quantize: str = "none"
 
 
 @dataclass(frozen=True, slots=True)

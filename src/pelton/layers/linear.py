@@ -57,5 +57,5 @@ class Linear(nn.Module):
         """Pack once every part is here, so that at most one unpacked copy of this layer exists."""
         self._staged[part] = tensor
         if len(self._staged) == len(self.parts):
-            self.weight = pack([self._staged[name] for name in self.parts], self._context.dtype)
+            self.weight = pack([self._staged[name] for name in self.parts], self._context.dtype, self._context.quantize)
             self._staged.clear()
