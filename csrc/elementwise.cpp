@@ -64,26 +64,25 @@ void run_rows(const Call& call, void (*kernel)(const Call&, int64_t, int64_t), i
 
 void rms_norm_binding(uintptr_t x, int64_t group_stride, int64_t head_stride, uintptr_t out, int64_t out_group_stride,
                       int64_t out_head_stride, uintptr_t residual, int64_t residual_stride, int type, uintptr_t weight,
-                      int weight_type, float epsilon, int64_t num_groups, int64_t num_heads, int64_t size,
-                      bool portable) {
+                      int weight_type, float epsilon, int64_t num_groups, int64_t num_heads, int64_t size) {
   const RmsNormCall call{reinterpret_cast<const void*>(x), group_stride, head_stride, reinterpret_cast<void*>(out),
                          out_group_stride, out_head_stride, reinterpret_cast<void*>(residual), residual_stride,
                          static_cast<ElementType>(type), reinterpret_cast<const void*>(weight),
                          static_cast<ElementType>(weight_type), epsilon, num_groups, num_heads, size};
   auto* kernel = rms_norm_scalar;
 #if defined(__x86_64__)
-  if (cpu_features().avx512 && !portable) kernel = rms_norm_avx512;
+  if (cpu_features().avx512) kernel = rms_norm_avx512;
 #endif
   run_rows(call, kernel, num_groups * num_heads, size);
 }
 
 void silu_mul_binding(uintptr_t x, int64_t x_stride, uintptr_t out, int64_t out_stride, int type, int64_t num_rows,
-                      int64_t size, bool portable) {
+                      int64_t size) {
   const SiluMulCall call{reinterpret_cast<const void*>(x), x_stride, reinterpret_cast<void*>(out), out_stride,
                          static_cast<ElementType>(type), num_rows, size};
   auto* kernel = silu_mul_scalar;
 #if defined(__x86_64__)
-  if (cpu_features().avx512 && !portable) kernel = silu_mul_avx512;
+  if (cpu_features().avx512) kernel = silu_mul_avx512;
 #endif
   run_rows(call, kernel, num_rows, size);
 }
@@ -110,9 +109,9 @@ void register_elementwise(nanobind::module_& m) {
   using Unlocked = nanobind::call_guard<nanobind::gil_scoped_release>;
   m.def("rms_norm", rms_norm_binding, "x"_a, "group_stride"_a, "head_stride"_a, "out"_a, "out_group_stride"_a,
         "out_head_stride"_a, "residual"_a, "residual_stride"_a, "type"_a, "weight"_a, "weight_type"_a, "epsilon"_a,
-        "num_groups"_a, "num_heads"_a, "size"_a, "portable"_a, Unlocked());
+        "num_groups"_a, "num_heads"_a, "size"_a, Unlocked());
   m.def("silu_mul", silu_mul_binding, "x"_a, "x_stride"_a, "out"_a, "out_stride"_a, "type"_a, "num_rows"_a, "size"_a,
-        "portable"_a, Unlocked());
+        Unlocked());
 }
 
 }  // namespace pelton

@@ -43,15 +43,14 @@ struct Kernel {
   int64_t task_columns;  // of one panel of weights
 };
 
-// `limit` caps the instruction set, so that tests reach every kernel.
-Kernel choose_kernel(const LinearCall& call, Isa limit) {
+Kernel choose_kernel(const LinearCall& call) {
 #if defined(__x86_64__)
   const CpuFeatures& has = cpu_features();
   const bool bf16 = call.x_type == ElementType::kBFloat16 && call.weight_type == ElementType::kBFloat16;
-  if (bf16 && has.amx_bf16 && limit >= Isa::kAmxBf16) return {linear_amx_bf16, 32};
+  if (bf16 && has.amx_bf16) return {linear_amx_bf16, 32};
   const int64_t columns = call.num_rows <= 6 ? 64 : 32;
-  if (bf16 && has.avx512_bf16 && limit >= Isa::kAvx512Bf16) return {linear_avx512_bf16, columns};
-  if (has.avx512 && limit >= Isa::kAvx512) return {linear_avx512, columns};
+  if (bf16 && has.avx512_bf16) return {linear_avx512_bf16, columns};
+  if (has.avx512) return {linear_avx512, columns};
 #endif
   return {linear_scalar, 64};
 }
@@ -65,9 +64,9 @@ int64_t rows_per_task(const LinearCall& call) {
 }
 
 // Tasks are handed out one by one: a thread that loses its core for a while delays one task, not half of them.
-void linear(const LinearCall& call, Isa limit) {
+void linear(const LinearCall& call) {
   if (call.num_rows == 0 || call.num_outputs == 0) return;
-  const Kernel kernel = choose_kernel(call, limit);
+  const Kernel kernel = choose_kernel(call);
   const int64_t task_rows = rows_per_task(call);
   const int64_t num_panels = (call.num_outputs + kernel.task_columns - 1) / kernel.task_columns;
   const int64_t num_tasks = num_panels * ((call.num_rows + task_rows - 1) / task_rows);
@@ -152,12 +151,11 @@ void unpack_rows(const uint32_t* packed, const int64_t* ids, int64_t num_rows, i
 
 void linear_binding(uintptr_t x, int64_t x_stride, int x_type, uintptr_t weight, int weight_type, uintptr_t bias,
                     int bias_type, uintptr_t out, int64_t out_stride, int out_type, int64_t num_rows,
-                    int64_t num_outputs, int64_t num_inputs, int isa) {
+                    int64_t num_outputs, int64_t num_inputs) {
   linear({reinterpret_cast<const void*>(x), x_stride, static_cast<ElementType>(x_type),
           reinterpret_cast<const void*>(weight), static_cast<ElementType>(weight_type),
           reinterpret_cast<const void*>(bias), static_cast<ElementType>(bias_type), reinterpret_cast<void*>(out),
-          out_stride, static_cast<ElementType>(out_type), num_rows, num_outputs, num_inputs},
-         static_cast<Isa>(isa));
+          out_stride, static_cast<ElementType>(out_type), num_rows, num_outputs, num_inputs});
 }
 
 void pack_binding(uintptr_t source, int64_t stride, int type, int64_t num_outputs, int64_t num_inputs,
@@ -211,7 +209,7 @@ void register_linear(nanobind::module_& m) {
   using namespace nanobind::literals;
   using Unlocked = nanobind::call_guard<nanobind::gil_scoped_release>;
   m.def("linear", linear_binding, "x"_a, "x_stride"_a, "x_type"_a, "weight"_a, "weight_type"_a, "bias"_a,
-        "bias_type"_a, "out"_a, "out_stride"_a, "out_type"_a, "num_rows"_a, "num_outputs"_a, "num_inputs"_a, "isa"_a,
+        "bias_type"_a, "out"_a, "out_stride"_a, "out_type"_a, "num_rows"_a, "num_outputs"_a, "num_inputs"_a,
         Unlocked());
   m.def("linear_packed_bytes", packed_bytes, "type"_a, "num_outputs"_a, "num_inputs"_a);
   m.def("linear_pack", pack_binding, "source"_a, "stride"_a, "type"_a, "num_outputs"_a, "num_inputs"_a, "packed"_a,

@@ -13,8 +13,6 @@
 
 namespace pelton {
 
-enum class Isa : int { kScalar = 0, kAvx512 = 1, kAvx512Bf16 = 2, kAmxBf16 = 3 };
-
 constexpr int64_t kBlockColumns = 16;
 
 struct LinearCall {

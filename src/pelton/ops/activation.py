@@ -6,10 +6,10 @@ from pelton.kernels.cpu import ELEMENT_TYPES, extension
 from pelton.ops import reference
 
 
-def silu_mul(gate_up: torch.Tensor, *, portable: bool = False) -> torch.Tensor:
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """silu(gate) · up for gate_up [T, 2I] = gate beside up: [T, I] in float32, rounded once to the type of gate_up.
 
-    float32 or bfloat16; rows may be strided, their elements are contiguous. `portable` is for tests.
+    float32 or bfloat16; rows may be strided, their elements are contiguous.
     """
     if extension is None or not gate_up.is_cpu:
         return reference.silu_mul(gate_up)
@@ -18,6 +18,6 @@ def silu_mul(gate_up: torch.Tensor, *, portable: bool = False) -> torch.Tensor:
     out = torch.empty(num_rows, width // 2, dtype=gate_up.dtype)
     extension.silu_mul(
         gate_up.data_ptr(), gate_up.stride(0), out.data_ptr(), width // 2, ELEMENT_TYPES[gate_up.dtype], num_rows,
-        width // 2, portable,
+        width // 2,
     )  # fmt: skip
     return out

@@ -65,9 +65,8 @@ def cpu_paged_attention(
     softcap: float,
     *,
     out: Tensor | None = None,
-    instruction_set: str = "",
 ) -> Tensor:
-    """`paged_attention` in csrc. `instruction_set` limits the choice (portable, avx512, amx); "" is the best."""
+    """`paged_attention` in csrc."""
     assert extension is not None
     num_tokens, num_heads, head_dim = query.shape
     _, num_kv_heads, page_size, _ = value_cache.shape
@@ -97,6 +96,5 @@ def cpu_paged_attention(
         scale,
         softcap,
         _NO_WINDOW if window is None else min(window, _NO_WINDOW),
-        instruction_set,
     )
     return out

@@ -41,8 +41,6 @@ def grouped_linear(
     weight: GroupedWeight,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-    *,
-    portable: bool = False,
 ) -> torch.Tensor:
     """y = x Wᵀ + b with x rounded to int8, each 32 elements of a row to multiples of their largest magnitude / 127.
 
@@ -53,7 +51,6 @@ def grouped_linear(
         weight: [N, K].
         bias: [N] contiguous, float32 or bfloat16.
         out_dtype: float32 or bfloat16, that of x by default.
-        portable: use the kernel without vector instructions; for tests.
 
     Returns:
         [T, N] contiguous.
@@ -73,6 +70,6 @@ def grouped_linear(
         weight.data.data_ptr(), int(weight.kind),
         bias_address, bias_type,
         out.data_ptr(), num_outputs, ELEMENT_TYPES[out_dtype],
-        num_rows, num_outputs, num_inputs, portable,
+        num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     return out

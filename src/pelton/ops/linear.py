@@ -13,8 +13,6 @@ import torch
 from pelton.kernels.cpu import ELEMENT_TYPES, extension
 from pelton.ops import reference
 
-BEST_ISA = 3  # Isa of csrc/linear.h: 0 portable, 1 AVX-512, 2 AVX512-BF16, 3 AMX-BF16
-
 
 class DenseWeight(Protocol):
     """What a product needs of formats.dense.Dense (formats stand above ops)."""
@@ -37,8 +35,6 @@ def linear(
     weight: DenseWeight,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-    *,
-    isa: int = BEST_ISA,
 ) -> torch.Tensor:
     """y = x Wᵀ + b, accumulated in float32.
 
@@ -49,7 +45,6 @@ def linear(
         weight: [N, K].
         bias: [N] contiguous, float32 or bfloat16.
         out_dtype: float32 or bfloat16, that of x by default.
-        isa: the newest instruction set to use; for tests.
 
     Returns:
         [T, N] contiguous.
@@ -73,6 +68,6 @@ def linear(
         weight.data.data_ptr(), ELEMENT_TYPES[weight.dtype],
         bias_address, bias_type,
         out.data_ptr(), num_outputs, ELEMENT_TYPES[out_dtype],
-        num_rows, num_outputs, num_inputs, isa,
+        num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     return out

@@ -10,7 +10,7 @@ from pelton.ops import reference
 
 
 def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None, *, portable: bool = False
+    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y = x / sqrt(mean(x²) + eps) · weight in float32, rounded once to the type of x.
 
@@ -20,7 +20,6 @@ def rms_norm(
         x: [T, D] float32 or bfloat16; rows may be strided, their elements are contiguous.
         weight: [D] contiguous, float32 or bfloat16.
         residual: [T, D] in the type of x, rows may be strided; overwritten.
-        portable: run the portable kernel; for tests.
 
     Returns:
         y [T, D], a new tensor, and the residual stream after this point [T, D]: `residual`, or x where there was none.
@@ -37,15 +36,15 @@ def rms_norm(
         residual_address, residual_stride = residual.data_ptr(), residual.stride(0)
     extension.rms_norm(
         x.data_ptr(), x.stride(0), 0, out.data_ptr(), size, 0, residual_address, residual_stride,
-        ELEMENT_TYPES[x.dtype], weight.data_ptr(), ELEMENT_TYPES[weight.dtype], eps, num_rows, 1, size, portable,
+        ELEMENT_TYPES[x.dtype], weight.data_ptr(), ELEMENT_TYPES[weight.dtype], eps, num_rows, 1, size,
     )  # fmt: skip
     return out, x if residual is None else residual
 
 
-def head_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, portable: bool = False) -> None:
+def head_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
     """RMSNorm over the last dimension of x [T, H, D], **in place**; x may be a view whose heads are contiguous.
 
-    `weight` is [D] contiguous; types and rounding are those of rms_norm. `portable` is for tests.
+    `weight` is [D] contiguous; types and rounding are those of rms_norm.
     """
     if extension is None or not x.is_cpu:
         x.copy_(reference.rms_norm(x, weight, eps))
@@ -57,5 +56,4 @@ def head_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, portable: bo
     extension.rms_norm(
         address, token_stride, head_stride, address, token_stride, head_stride, 0, 0,
         ELEMENT_TYPES[x.dtype], weight.data_ptr(), ELEMENT_TYPES[weight.dtype], eps, num_tokens, num_heads, size,
-        portable,
     )  # fmt: skip

@@ -51,10 +51,8 @@ def cpu_rope_and_cache(
     key_cache: Tensor,
     value_cache: Tensor,
     slots: Tensor,
-    *,
-    instruction_set: str = "",
 ) -> Tensor:
-    """`rope_and_cache` in csrc. `instruction_set` "portable" limits the choice; "" takes the best."""
+    """`rope_and_cache` in csrc."""
     assert extension is not None
     assert cos_sin.dtype == torch.float32
     assert cos_sin.is_contiguous()
@@ -83,6 +81,5 @@ def cpu_rope_and_cache(
         value_cache.stride(0),
         ELEMENT_TYPES[query.dtype],
         ELEMENT_TYPES[key_cache.dtype],
-        instruction_set,
     )
     return out
