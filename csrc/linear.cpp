@@ -51,6 +51,7 @@ Kernel choose_kernel(const LinearCall& call) {
   const int64_t columns = call.num_rows <= 6 ? 64 : 32;
   if (bf16 && has.avx512_bf16) return {linear_avx512_bf16, columns};
   if (has.avx512) return {linear_avx512, columns};
+  if (has.avx2) return {linear_avx2, 64};
 #endif
   return {linear_scalar, 64};
 }

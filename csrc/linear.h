@@ -42,6 +42,7 @@ using LinearFunction = void (*)(const LinearCall&, const LinearTile&);
 void linear_scalar(const LinearCall& call, const LinearTile& tile);
 
 #if defined(__x86_64__)
+void linear_avx2(const LinearCall& call, const LinearTile& tile);
 void linear_avx512(const LinearCall& call, const LinearTile& tile);
 void linear_avx512_bf16(const LinearCall& call, const LinearTile& tile);  // bf16 x and bf16 weights
 void linear_amx_bf16(const LinearCall& call, const LinearTile& tile);     // bf16 x and bf16 weights
