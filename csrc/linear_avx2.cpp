@@ -193,7 +193,52 @@ void run_tile(const LinearCall& call, const LinearTile& tile) {
   }
 }
 
+// rows[r][c] -> rows[c][r], 8 x 8 units of 32 bits.
+inline void transpose_square(__m256 (&rows)[8]) {
+  __m256 fours[8];  // [4 g + j]: column 4 q + j of rows 4 g to 4 g + 3 in half q
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    const __m256d low = _mm256_castps_pd(_mm256_unpacklo_ps(rows[i], rows[i + 1]));
+    const __m256d high = _mm256_castps_pd(_mm256_unpackhi_ps(rows[i], rows[i + 1]));
+    const __m256d next_low = _mm256_castps_pd(_mm256_unpacklo_ps(rows[i + 2], rows[i + 3]));
+    const __m256d next_high = _mm256_castps_pd(_mm256_unpackhi_ps(rows[i + 2], rows[i + 3]));
+    fours[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(low, next_low));
+    fours[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(low, next_low));
+    fours[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(high, next_high));
+    fours[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(high, next_high));
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    rows[j] = _mm256_permute2f128_ps(fours[j], fours[4 + j], 0x20);
+    rows[4 + j] = _mm256_permute2f128_ps(fours[j], fours[4 + j], 0x31);
+  }
+}
+
 }  // namespace
+
+void transpose_avx2(const void* source, int64_t stride_bytes, int64_t num_units, uint32_t* packed) {
+  const char* from = static_cast<const char*>(source);
+  for (int64_t unit = 0; unit < num_units; unit += 8) {
+    __m256 halves[2][8];
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+#pragma GCC unroll 8
+      for (int r = 0; r < 8; ++r) {
+        halves[half][r] =
+            _mm256_loadu_ps(reinterpret_cast<const float*>(from + (half * 8 + r) * stride_bytes + unit * 4));
+      }
+      transpose_square(halves[half]);
+    }
+    // Past the caches: packed weights are read much later, and whole lines need no reading first.
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; ++r) {
+      float* line = reinterpret_cast<float*>(packed + (unit + r) * kBlockColumns);
+      _mm256_stream_ps(line, halves[0][r]);
+      _mm256_stream_ps(line + 8, halves[1][r]);
+    }
+  }
+  _mm_sfence();
+}
 
 void linear_avx2(const LinearCall& call, const LinearTile& tile) {
   if (call.weight_type == ElementType::kFloat32) {
