@@ -1,4 +1,4 @@
-// What happens to one finished fp32 sum of a product in the portable kernels: bias, rounding, store.
+// What happens to one finished fp32 sum of a product in the portable kernels: bias, addition to what is there, rounding, store.
 #pragma once
 #include "element_type.h"
 
@@ -12,6 +12,7 @@ static inline void finish_scalar(const Call& call, int64_t row, int64_t column, 
                                                     : static_cast<const float*>(call.bias)[column];
   }
   const int64_t at = row * call.out_stride + column;
+  if (call.accumulate) sum += static_cast<const float*>(call.out)[at];
   if (call.out_type == ElementType::kBFloat16) {
     store(static_cast<BFloat16*>(call.out) + at, sum);
   } else {

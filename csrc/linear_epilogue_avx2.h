@@ -1,5 +1,5 @@
-// What happens to eight finished fp32 sums of a product: bias, rounding, store. For *_avx2.cpp; `Call` is LinearCall
-// or GroupedCall.
+// What happens to eight finished fp32 sums of a product: bias, addition to what is there, rounding, store. For
+// *_avx2.cpp; `Call` is LinearCall or GroupedCall.
 #pragma once
 #include "lanes_avx2.h"
 
@@ -16,9 +16,11 @@ static inline void finish_lanes(const Call& call, int64_t row, int64_t column, L
   const int64_t at = row * call.out_stride + column;
   if (call.out_type == ElementType::kBFloat16) {
     store_lanes(static_cast<BFloat16*>(call.out) + at, sums, lanes);
-  } else {
-    store_lanes(static_cast<float*>(call.out) + at, sums, lanes);
+    return;
   }
+  float* out = static_cast<float*>(call.out) + at;
+  if (call.accumulate) sums = _mm256_add_ps(sums, load_lanes(out, lanes));
+  store_lanes(out, sums, lanes);
 }
 
 // Outputs [column, column + 8), as far as they lie before `column_end`.

@@ -56,6 +56,7 @@ NB_MODULE(_cpu, m) {
   pelton::register_grouped(m);
   pelton::register_linear(m);
   pelton::register_elementwise(m);
+  pelton::register_program(m);
   pelton::register_rope(m);
   pelton::register_sampling(m);
 }

@@ -151,11 +151,23 @@ def test_reads_and_writes_nothing_beyond_its_operands(type_name, num_rows, instr
     assert extension is not None
     extension.grouped_linear(
         x.data_ptr(), x.stride(0), 1, weight.data.data_ptr(), int(weight.kind), 0, 0, out.data_ptr(), out.stride(0), 0,
-        num_rows, num_outputs, num_inputs,
+        False, num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     close(out, quantized(x) @ values.double().T, x, values)
     out.fill_(GUARD)
     assert bool((guarded == GUARD).all())
+
+
+@EACH_KERNEL
+def test_a_product_is_added_to_what_is_there(instruction_set):
+    weight, _ = grouped("Q4_1", 45, 96)
+    x, stream = random(19, 96), random(19, 60, seed=3)
+    before = stream.clone()
+    grouped_linear(x, weight, out=stream[:, 5:50], accumulate=True)
+    expected = before[:, 5:50] + grouped_linear(x, weight)
+    assert torch.equal(stream[:, 5:50], expected)
+    assert torch.equal(stream[:, :5], before[:, :5])
+    assert torch.equal(stream[:, 50:], before[:, 50:])
 
 
 def test_no_rows_give_no_rows():

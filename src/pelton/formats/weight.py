@@ -29,9 +29,9 @@ def pack(parts: Sequence[torch.Tensor | GGUFTensor], dtype: torch.dtype) -> Weig
 
 
 def multiply(
-    x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
+    x: torch.Tensor, weight: Weight, bias: torch.Tensor | None, out: torch.Tensor, *, accumulate: bool = False
 ) -> torch.Tensor:
-    """y = x Wᵀ + b by the op of the weight's format: [T, K] -> [T, N], in `out_dtype` or the dtype of x."""
+    """x Wᵀ + b, [T, K] -> [T, N], by the op of the weight's format: written to `out`, or added to what it holds."""
     if isinstance(weight, GroupedAffine):
-        return grouped_linear(x, weight, bias, out_dtype)
-    return linear(x, weight, bias, out_dtype)
+        return grouped_linear(x, weight, bias, out=out, accumulate=accumulate)
+    return linear(x, weight, bias, out=out, accumulate=accumulate)

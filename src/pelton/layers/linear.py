@@ -37,7 +37,12 @@ class Linear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, K] -> [T, N], in the dtype of x."""
         assert self.weight is not None, "forward before the weights are loaded"
-        return multiply(x, self.weight, self.bias)
+        return multiply(x, self.weight, self.bias, self._context.scratch.empty(x.shape[0], self.out_features, x.dtype))
+
+    def add_to(self, stream: torch.Tensor, x: torch.Tensor) -> None:
+        """stream [T, N] float32 += y, **in place**, for x [T, K]."""
+        assert self.weight is not None, "add_to before the weights are loaded"
+        multiply(x, self.weight, self.bias, stream, accumulate=True)
 
     def weight_slots(self, path: str) -> dict[str, WeightSlot]:
         parent, _, _ = path.rpartition(".")
