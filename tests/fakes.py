@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +14,13 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from pelton.config import EngineConfig
 from pelton.engine.delta import to_delta
-from pelton.engine.protocol import Health
+from pelton.engine.protocol import DeltaSink, Health
 from pelton.engine.text import TextStream
 from pelton.http.app import create_app
 from pelton.model_config import ModelInfo
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.tokenizer import SpecialTokens
-from pelton.types import Delta, EngineStats, FinishReason, Output, SamplingParams, TokenLogprobs
+from pelton.types import EngineStats, FinishReason, Output, SamplingParams, TokenLogprobs
 
 BOS, EOS = "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
@@ -55,13 +55,13 @@ def tiny_tokenizer() -> Tokenizer:
 
 @dataclass
 class Call:
-    """One call of FakeEngine.generate."""
+    """One call of FakeEngine.submit."""
 
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     priority: int
     salt: str
-    ended: FinishReason | None = None  # "abort" where the generator was closed
+    ended: FinishReason | None = None
 
 
 @dataclass
@@ -107,29 +107,42 @@ class FakeEngine:
     def ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    async def generate(
-        self, prompt_ids: Sequence[int], params: SamplingParams, *, priority: int = 0, salt: str = ""
-    ) -> AsyncGenerator[Delta, None]:
+    def submit(
+        self, prompt_ids: Sequence[int], params: SamplingParams, sink: DeltaSink, *, priority: int = 0, salt: str = ""
+    ) -> Callable[[], None]:
         assert params.n == 1
         assert params.max_tokens is not None
         assert 0 < len(prompt_ids) < (self.config.max_model_len or 0)
         call = Call(tuple(prompt_ids), params, priority, salt)
         self.calls.append(call)
         self.num_live += 1
-        text = TextStream(self.tokenizer, params)
-        try:
-            for position, output in enumerate(self._outputs(prompt_ids, params)):
-                if self.fail_after is not None and position >= self.fail_after:
-                    raise self.error
-                await asyncio.sleep(self.delay)
-                delta = to_delta(text, Output(0, finish_reason="abort") if self.aborting else output)
-                call.ended = delta.finish_reason
-                yield delta
-                if delta.finish_reason is not None:
-                    return
-        finally:
-            self.num_live -= 1
-            call.ended = call.ended or "abort"
+        task = asyncio.create_task(self._emit(call, sink))
+
+        def abort() -> None:
+            if call.ended is None:
+                task.cancel()
+                self._end(call, "abort")
+
+        return abort
+
+    async def _emit(self, call: Call, sink: DeltaSink) -> None:
+        text = TextStream(self.tokenizer, call.params)
+        for position, output in enumerate(self._outputs(call.prompt_ids, call.params)):
+            await asyncio.sleep(self.delay)
+            if self.fail_after is not None and position >= self.fail_after:
+                self._end(call, "error")
+                sink(self.error)
+                return
+            delta = to_delta(text, Output(0, finish_reason="abort") if self.aborting else output)
+            if delta.finish_reason is not None:
+                self._end(call, delta.finish_reason)
+            sink(delta)
+            if delta.finish_reason is not None:
+                return
+
+    def _end(self, call: Call, reason: FinishReason) -> None:
+        call.ended = reason
+        self.num_live -= 1
 
     async def abort_all(self) -> None:
         self.aborting = True

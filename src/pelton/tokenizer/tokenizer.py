@@ -107,6 +107,10 @@ class Tokenizer:
         """The exact bytes that a token stands for: maybe part of a character; for special tokens their text."""
         return self._pieces.bytes_of(token_id)
 
+    def token_text(self, token_id: int) -> str | None:
+        """The same as text; None for a token that is no whole number of characters."""
+        return self._pieces.text_of(token_id)
+
     def apply_chat_template(
         self,
         messages: Sequence[Message],
