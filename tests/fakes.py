@@ -2,9 +2,14 @@
 
 import asyncio
 import json
+import os
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -17,6 +22,7 @@ from pelton.engine.delta import to_delta
 from pelton.engine.protocol import DeltaSink, Health
 from pelton.engine.text import TextStream
 from pelton.http.app import create_app
+from pelton.http.server import bind, run_server
 from pelton.model_config import ModelInfo
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.tokenizer import SpecialTokens
@@ -27,6 +33,8 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+
+URL = "/v1/completions"
 
 Script = Sequence[int] | Callable[[Sequence[int], SamplingParams], Sequence[int]]
 
@@ -240,3 +248,67 @@ def parse_events(response: httpx.Response) -> list[dict[str, Any]]:
     assert all(block.startswith("data: ") and "\n" not in block for block in blocks)
     assert blocks.pop() == "data: [DONE]"
     return [json.loads(block.removeprefix("data: ")) for block in blocks]
+
+
+@dataclass
+class Running:
+    """A server in this event loop, and a client of it."""
+
+    engine: FakeEngine
+    client: httpx.AsyncClient
+    server: asyncio.Task[int]
+    was_signalled: bool = False
+
+    def terminate(self) -> None:
+        self.was_signalled = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+Scenario = Callable[[Running], Awaitable[None]]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def serving(engine: FakeEngine, scenario: Scenario) -> int:
+    """Run a server, the scenario against it, then SIGTERM unless the scenario sent one; the exit code."""
+    engine.config = replace(engine.config, port=free_port())
+
+    async def main() -> int:
+        sock = bind(engine.config)
+        task = asyncio.create_task(run_server(engine, engine.config, sock))
+        base_url = f"http://127.0.0.1:{engine.config.port}"
+        async with httpx.AsyncClient(base_url=base_url, timeout=20) as client:
+            running = Running(engine, client, task)
+            await client.get("/version")
+            await scenario(running)
+            if not running.was_signalled:
+                running.terminate()
+            return await asyncio.wait_for(task, 10)
+
+    return asyncio.run(main())
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def raw_connection(engine: FakeEngine) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", engine.config.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+def raw_post(body: dict[str, object]) -> bytes:
+    content = json.dumps(body).encode()
+    head = f"POST {URL} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    return head.encode() + content
