@@ -45,7 +45,7 @@ bool pack_block(const Kernels& kernels, const StoredRows& part, int64_t first, i
   const int64_t padded = int8_num_groups(part.num_inputs) * kInt8GroupInputs;
   const Scratch scratch(padded);
   auto* weights = reinterpret_cast<float*>(scratch.bytes + padded * kBlockRows);
-  const Int8Place place = int8_place(first + begin, num_outputs, gated);
+  const PanelPlace place = panel_place(first + begin, num_outputs, gated);
   uint8_t* panel = packed + place.panel * int8_panel_bytes(part.num_inputs);
   bool finite = true;
   for (int64_t row = begin; row < end; ++row) {
@@ -74,7 +74,7 @@ bool pack_run(const StoredRows& part, int64_t first, int64_t begin, int64_t end,
               uint8_t* packed) {
   if (begin >= end) return true;
   const Kernels kernels = choose_kernels();
-  const int64_t lane = int8_place(first + begin, num_outputs, gated).lane % kBlockRows;
+  const int64_t lane = panel_place(first + begin, num_outputs, gated).lane % kBlockRows;
   const int64_t num_blocks = (lane + end - begin + kBlockRows - 1) / kBlockRows;
   std::atomic<bool> finite{true};
   run_tasks(num_blocks, [&](int64_t block) {
@@ -88,7 +88,7 @@ bool pack_run(const StoredRows& part, int64_t first, int64_t begin, int64_t end,
 }
 
 template <typename Element>
-void unpack_row(const uint8_t* packed, const Int8Place& place, int64_t num_inputs, Element* out) {
+void unpack_row(const uint8_t* packed, const PanelPlace& place, int64_t num_inputs, Element* out) {
   const uint8_t* panel = packed + place.panel * int8_panel_bytes(num_inputs);
   float scale;
   std::memcpy(&scale, panel + int8_code_bytes(num_inputs) + place.lane * 4, sizeof scale);
@@ -100,7 +100,7 @@ void unpack_row(const uint8_t* packed, const Int8Place& place, int64_t num_input
 }  // namespace
 
 int64_t int8_packed_bytes(int64_t num_outputs, int64_t num_inputs, bool gated) {
-  return int8_num_panels(num_outputs, gated) * int8_panel_bytes(num_inputs);
+  return count_panels(num_outputs, gated) * int8_panel_bytes(num_inputs);
 }
 
 bool int8_pack(const StoredRows& rows, int64_t first_row, int64_t num_outputs, bool gated, uint8_t* packed) {
@@ -115,7 +115,7 @@ bool int8_unpack_rows(const uint8_t* packed, const int64_t* ids, int64_t num_row
   const auto inside = [limit](int64_t id) { return id >= 0 && id < limit; };
   if (!std::all_of(ids, ids + num_rows, inside)) return false;
   for (int64_t row = 0; row < num_rows; ++row) {
-    const Int8Place place = int8_place(ids[row], num_outputs, gated);
+    const PanelPlace place = panel_place(ids[row], num_outputs, gated);
     if (out_type == ElementType::kBFloat16) {
       unpack_row(packed, place, num_inputs, static_cast<BFloat16*>(out) + row * num_inputs);
     } else {

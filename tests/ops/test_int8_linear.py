@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from instruction_sets import limited_to, under
 from pelton.formats.int8 import Int8
 from pelton.kernels.cpu import extension
 from pelton.ops.int8 import int8_linear
 
 pytestmark = pytest.mark.skipif(extension is None, reason="needs the CPU kernels")
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
-VNNI = extension is not None and extension.features()["avx512_vnni"]
-PORTABLE = [False, True] if VNNI else [True]
+EACH_KERNEL = under("portable", "avx512_vnni_bf16")
 GROUP = 64
 NUM_ROWS = (*range(1, 18), 31, 33, 64, 65, 300, 600)
 GUARD = 12345.0
@@ -56,20 +56,20 @@ def close(actual: torch.Tensor, expected: torch.Tensor, x: torch.Tensor, values:
     assert bool(((actual.double() - expected).abs() <= 2e-6 * bound + relative * expected.abs() + 1e-12).all())
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
+@EACH_KERNEL
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
-def test_is_the_product_of_the_weight_and_the_quantized_input(dtype, portable):
+def test_is_the_product_of_the_weight_and_the_quantized_input(dtype, instruction_set):
     for num_outputs, num_inputs in itertools.product((1, 16, 17, 32, 47, 130), (1, 30, 64, 100, 192)):
         weight, values = int8(num_outputs, num_inputs)
         for num_rows in (1, 5, 7, 8, 30):
             x = random(num_rows, num_inputs, dtype=dtype)
-            actual = int8_linear(x, weight, out_dtype=FLOAT32, portable=portable)
+            actual = int8_linear(x, weight, out_dtype=FLOAT32)
             close(actual, quantized(x) @ values.T, x, values)
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
+@EACH_KERNEL
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_a_gated_weight_gives_silu_of_gate_times_up(with_bias, portable):
+def test_a_gated_weight_gives_silu_of_gate_times_up(with_bias, instruction_set):
     for size, num_inputs in itertools.product((1, 16, 17, 40, 100), (64, 100)):
         weight, values = int8(2 * size, num_inputs, gated=True)
         bias = random(2 * size, seed=2) if with_bias else None
@@ -77,7 +77,7 @@ def test_a_gated_weight_gives_silu_of_gate_times_up(with_bias, portable):
             x = random(num_rows, num_inputs, dtype=BFLOAT16)
             products = quantized(x) @ values.T + (0 if bias is None else bias.double())
             gate, up = products.chunk(2, dim=1)
-            actual = int8_linear(x, weight, bias, FLOAT32, portable=portable)
+            actual = int8_linear(x, weight, bias, FLOAT32)
             assert actual.shape == (num_rows, size)
             expected = torch.nn.functional.silu(gate) * up
             torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-4)
@@ -92,29 +92,30 @@ def test_is_the_exact_product_within_the_error_of_an_int8_input():
     assert error.square().mean().sqrt() < 0.01 * (x.double() @ values.T).square().mean().sqrt()
 
 
-@pytest.mark.skipif(not VNNI, reason="there is one kernel")
+@EACH_KERNEL
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
-def test_the_kernels_agree_bit_for_bit(dtype):
+def test_the_kernels_agree_bit_for_bit(dtype, instruction_set):
     weight, _ = int8(83, 200)
     x = random(29, 200, dtype=dtype)
     x[3], x[4, :64], x[5, 40], x[6], x[7, 9] = 0, 0, torch.inf, 1e-39, torch.nan
     bias = random(83, seed=2)
     for out_dtype in (FLOAT32, BFLOAT16):
         fast = int8_linear(x, weight, bias, out_dtype)
-        slow = int8_linear(x, weight, bias, out_dtype, portable=True)
+        with limited_to("portable"):
+            slow = int8_linear(x, weight, bias, out_dtype)
         assert torch.equal(fast.nan_to_num(nan=7e7), slow.nan_to_num(nan=7e7))
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
+@EACH_KERNEL
 @pytest.mark.parametrize("gated", [False, True])
-def test_a_row_has_the_same_bits_alone_and_in_any_batch(gated, portable, num_threads):
-    num_weights, num_inputs = (38, 100) if portable else (1100, 320)
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(gated, instruction_set, num_threads):
+    num_weights, num_inputs = (38, 100) if instruction_set != "avx512_vnni_bf16" else (1100, 320)
     weight, _ = int8(num_weights, num_inputs, gated=gated)
     x = random(max(NUM_ROWS), num_inputs, dtype=BFLOAT16)
-    alone = torch.cat([int8_linear(row[None], weight, out_dtype=FLOAT32, portable=portable) for row in x])
+    alone = torch.cat([int8_linear(row[None], weight, out_dtype=FLOAT32) for row in x])
     for num_rows in NUM_ROWS:
-        first = int8_linear(x[:num_rows], weight, out_dtype=FLOAT32, portable=portable)
-        last = int8_linear(x[-num_rows:], weight, out_dtype=FLOAT32, portable=portable)
+        first = int8_linear(x[:num_rows], weight, out_dtype=FLOAT32)
+        last = int8_linear(x[-num_rows:], weight, out_dtype=FLOAT32)
         assert torch.equal(first, alone[:num_rows]), num_rows
         assert torch.equal(last, alone[-num_rows:]), num_rows
 
@@ -127,32 +128,32 @@ def test_a_row_has_the_same_bits_when_rows_are_cut_into_several_tasks(num_thread
         assert torch.equal(int8_linear(x[row : row + 1], weight)[0], whole[row])
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
+@EACH_KERNEL
 @pytest.mark.parametrize("bias_dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize("out_dtype", [FLOAT32, BFLOAT16])
-def test_bias_is_added_before_rounding(portable, bias_dtype, out_dtype):
+def test_bias_is_added_before_rounding(instruction_set, bias_dtype, out_dtype):
     weight, values = int8(53, 96)
     x, bias = random(37, 96, dtype=BFLOAT16), random(53, dtype=bias_dtype, seed=2) * 100
-    actual = int8_linear(x, weight, bias, out_dtype, portable=portable)
+    actual = int8_linear(x, weight, bias, out_dtype)
     assert actual.dtype is out_dtype
     exact = quantized(x) @ values.T + bias.double()
     torch.testing.assert_close(actual.double(), exact, rtol=2**-8 if out_dtype is BFLOAT16 else 1e-6, atol=1e-3)
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
+@EACH_KERNEL
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
-def test_rows_of_x_may_be_strided(portable, dtype):
+def test_rows_of_x_may_be_strided(instruction_set, dtype):
     whole = random(40, 200, dtype=dtype)
     weight, _ = int8(48, 70)
     x = whole[::2, 13:83]
-    strided, plain = (int8_linear(rows, weight, portable=portable) for rows in (x, x.contiguous()))
+    strided, plain = (int8_linear(rows, weight) for rows in (x, x.contiguous()))
     assert torch.equal(strided, plain)
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
+@EACH_KERNEL
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("num_rows", [1, 7, 33])
-def test_reads_and_writes_nothing_beyond_its_operands(num_rows, gated, portable):
+def test_reads_and_writes_nothing_beyond_its_operands(num_rows, gated, instruction_set):
     """NaN stands around every row of x, a mark around every row of the output."""
     num_outputs, num_inputs = 37, 70
     surrounded = torch.full((num_rows + 2, num_inputs + 80), torch.nan, dtype=BFLOAT16)
@@ -164,9 +165,9 @@ def test_reads_and_writes_nothing_beyond_its_operands(num_rows, gated, portable)
     assert extension is not None
     extension.int8_linear(
         x.data_ptr(), x.stride(0), 1, weight.data.data_ptr(), gated, 0, 0, out.data_ptr(), out.stride(0), 0,
-        num_rows, num_outputs, num_inputs, portable,
+        num_rows, num_outputs, num_inputs,
     )  # fmt: skip
-    assert torch.equal(out, int8_linear(x, weight, out_dtype=FLOAT32, portable=portable))
+    assert torch.equal(out, int8_linear(x, weight, out_dtype=FLOAT32))
     out.fill_(GUARD)
     assert bool((guarded == GUARD).all())
 

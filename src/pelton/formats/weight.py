@@ -41,7 +41,7 @@ def pack(
         return Int8.quantize(parts, dtype, gated=gated)
     stored = [part for part in parts if isinstance(part, GGUFTensor)]
     if len(stored) == len(parts) and len({part.type for part in stored}) == 1:
-        return GroupedAffine.from_gguf(stored, dtype)
+        return GroupedAffine.from_gguf(stored, dtype, gated=gated)
     plain = [part.dequantize(dtype) if isinstance(part, GGUFTensor) else part for part in parts]
     return Dense.from_tensor(torch.cat(plain) if len(plain) > 1 else plain[0], dtype)
 
@@ -50,10 +50,10 @@ def multiply(
     x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """y = x Wᵀ + b by the op of the weight's format: [T, K] -> [T, N], in `out_dtype` or the dtype of x."""
+    assert isinstance(weight, Dense) or not weight.gated, "a gated weight is for multiply_gated"
     if isinstance(weight, GroupedAffine):
         return grouped_linear(x, weight, bias, out_dtype)
     if isinstance(weight, Int8):
-        assert not weight.gated, "a gated weight is for multiply_gated"
         return int8_linear(x, weight, bias, out_dtype)
     return linear(x, weight, bias, out_dtype)
 
@@ -63,7 +63,9 @@ def multiply_gated(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = 
 
     `weight` is packed with `gated`; its format decides whether that is one operation or two.
     """
+    assert isinstance(weight, Dense) or weight.gated, "the weight is not packed as gated"
+    if isinstance(weight, GroupedAffine):
+        return grouped_linear(x, weight, bias)
     if isinstance(weight, Int8):
-        assert weight.gated, "the weight is not packed as gated"
         return int8_linear(x, weight, bias)
     return silu_mul(multiply(x, weight, bias))

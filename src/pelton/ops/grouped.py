@@ -2,7 +2,7 @@
 
 A row's bits depend neither on the rows beside it nor on the instruction set; see csrc/grouped.h.
 
-Shapes: T tokens, K inputs, N outputs.
+Shapes: T tokens, K inputs, N outputs, I intermediate size.
 """
 
 from enum import IntEnum
@@ -35,6 +35,9 @@ class GroupedWeight(Protocol):
     @property
     def kind(self) -> GroupedKind: ...
 
+    @property
+    def gated(self) -> bool: ...
+
 
 def grouped_linear(
     x: torch.Tensor,
@@ -44,30 +47,32 @@ def grouped_linear(
 ) -> torch.Tensor:
     """y = x Wᵀ + b with x rounded to int8, each 32 elements of a row to multiples of their largest magnitude / 127.
 
-    A row with a value that is not finite gives outputs that are not finite.
+    With a gated weight, gate [I, K] over up [I, K], y = silu(gate) · up of the two halves of x Wᵀ + b, in float32
+    until it is rounded once. A row with a value that is not finite gives outputs that are not finite.
 
     Args:
         x: [T, K] float32 or bfloat16; rows may be strided, their elements are contiguous.
-        weight: [N, K].
+        weight: [N, K], gated N = 2I.
         bias: [N] contiguous, float32 or bfloat16.
         out_dtype: float32 or bfloat16, that of x by default.
 
     Returns:
-        [T, N] contiguous.
+        [T, N] contiguous, gated [T, I].
     """
     out_dtype = out_dtype or x.dtype
-    num_outputs, num_inputs = weight.shape
+    num_weights, num_inputs = weight.shape
+    num_outputs = num_weights // 2 if weight.gated else num_weights
     num_rows, width = x.shape
     assert width == num_inputs and x.stride(1) == 1
     out = torch.empty(num_rows, num_outputs, dtype=out_dtype)
     bias_address, bias_type = 0, 0
     if bias is not None:
-        assert bias.shape == (num_outputs,) and bias.is_contiguous()
+        assert bias.shape == (num_weights,) and bias.is_contiguous()
         bias_address, bias_type = bias.data_ptr(), ELEMENT_TYPES[bias.dtype]
     assert extension is not None
     extension.grouped_linear(
         x.data_ptr(), x.stride(0), ELEMENT_TYPES[x.dtype],
-        weight.data.data_ptr(), int(weight.kind),
+        weight.data.data_ptr(), int(weight.kind), weight.gated,
         bias_address, bias_type,
         out.data_ptr(), num_outputs, ELEMENT_TYPES[out_dtype],
         num_rows, num_outputs, num_inputs,

@@ -31,8 +31,6 @@ def int8_linear(
     weight: Int8Weight,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-    *,
-    portable: bool = False,
 ) -> torch.Tensor:
     """y = x Wᵀ + b with x rounded to int8, each 64 elements of a row to multiples of their largest magnitude / 127.
 
@@ -44,7 +42,6 @@ def int8_linear(
         weight: [N, K], gated N = 2I.
         bias: [N] contiguous, float32 or bfloat16.
         out_dtype: float32 or bfloat16, that of x by default.
-        portable: use the kernel without vector instructions; for tests.
 
     Returns:
         [T, N] contiguous, gated [T, I].
@@ -65,6 +62,6 @@ def int8_linear(
         weight.data.data_ptr(), weight.gated,
         bias_address, bias_type,
         out.data_ptr(), num_outputs, ELEMENT_TYPES[out_dtype],
-        num_rows, num_outputs, num_inputs, portable,
+        num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     return out
