@@ -13,6 +13,7 @@
 #include "cpu_features.h"
 #include "module.h"
 #include "parallel.h"
+#include "program.h"
 
 namespace nb = nanobind;
 
@@ -243,7 +244,10 @@ void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_ca
       .group = num_heads / num_kv_heads,
       .padded_head_dim = (head_dim + kPaddedDims - 1) / kPaddedDims * kPaddedDims,
   };
-  paged_attention(problem, choose_kernel(problem));
+  submit([problem, kernel = &choose_kernel(problem)] {
+    paged_attention(problem, *kernel);
+    return true;
+  });
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ struct Int8Call {
   void* out;  // [num_rows][num_outputs], rows out_stride elements apart; overlaps no input
   int64_t out_stride;
   ElementType out_type;
+  bool accumulate;  // add to what out holds; out_type is fp32 then
   int64_t num_rows;
   int64_t num_outputs;
   int64_t num_inputs;

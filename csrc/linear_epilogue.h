@@ -1,4 +1,5 @@
-// What happens to one finished fp32 sum of a product in the portable kernels: bias, rounding, store.
+// What happens to one finished fp32 sum of a product in the portable kernels: bias, addition to what is there,
+// rounding, store.
 #pragma once
 #include <cmath>
 
@@ -17,6 +18,7 @@ static inline float add_bias(const Call& call, int64_t column, float sum) {
 template <typename Call>
 static inline void store_result(const Call& call, int64_t row, int64_t column, float sum) {
   const int64_t at = row * call.out_stride + column;
+  if (call.accumulate) sum += static_cast<const float*>(call.out)[at];
   if (call.out_type == ElementType::kBFloat16) {
     store(static_cast<BFloat16*>(call.out) + at, sum);
   } else {

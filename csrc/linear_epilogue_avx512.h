@@ -1,5 +1,5 @@
-// What happens to 16 finished fp32 sums of a product: bias, rounding, store. For *_avx512.cpp,
-// *_amx.cpp and *_vnni.cpp; `Call` is LinearCall, GroupedCall or Int8Call.
+// What happens to 16 finished fp32 sums of a product: bias, addition to what is there, rounding, store. For
+// *_avx512.cpp, *_amx.cpp and *_vnni.cpp; `Call` is LinearCall, GroupedCall or Int8Call.
 #pragma once
 #include "lanes_avx512.h"
 
@@ -26,9 +26,11 @@ static inline void store_result(const Call& call, int64_t row, int64_t column, _
   const int64_t at = row * call.out_stride + column;
   if (call.out_type == ElementType::kBFloat16) {
     store_lanes(static_cast<BFloat16*>(call.out) + at, sums, mask);
-  } else {
-    store_lanes(static_cast<float*>(call.out) + at, sums, mask);
+    return;
   }
+  float* out = static_cast<float*>(call.out) + at;
+  if (call.accumulate) sums = _mm512_add_ps(sums, load_lanes(out, mask));
+  store_lanes(out, sums, mask);
 }
 
 template <typename Call>

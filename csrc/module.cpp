@@ -57,6 +57,7 @@ NB_MODULE(_cpu, m) {
   pelton::register_int8(m);
   pelton::register_linear(m);
   pelton::register_elementwise(m);
+  pelton::register_program(m);
   pelton::register_rope(m);
   pelton::register_sampling(m);
 }

@@ -11,6 +11,7 @@
 #include "cpu_features.h"
 #include "module.h"
 #include "parallel.h"
+#include "program.h"
 
 namespace nb = nanobind;
 
@@ -160,7 +161,10 @@ void rope_and_cache_binding(uintptr_t query, uintptr_t key, uintptr_t value, uin
       .type = static_cast<ElementType>(type),
       .cache_type = static_cast<ElementType>(cache_type),
   };
-  rope_and_cache(call, choose_kernel());
+  submit([call, kernel = &choose_kernel()] {
+    rope_and_cache(call, *kernel);
+    return true;
+  });
 }
 
 void write_kv_binding(uintptr_t key, uintptr_t value, uintptr_t key_cache, uintptr_t value_cache, uintptr_t slots,

@@ -11,9 +11,10 @@ import transformers
 from pelton.engine.engine import Engine
 from pelton.kernels.cpu import extension
 from pelton.layers.context import LayerContext
+from pelton.layers.scratch import Scratch
 from pelton.models import build_model
 from pelton.models.llama import LlamaForCausalLM
-from pelton.runner.batch import build_batch
+from pelton.runner.batch import BatchBuilder
 from pelton.runner.kv_cache import allocate_layers
 from pelton.runner.runner import Runner
 from pelton.runner.state import RequestState
@@ -45,10 +46,10 @@ the time at which the light had been lit. On the last page, in the same small an
 sea was calm, that all the ships had come home, and that he did not know what he should do tomorrow."""
 
 
-def load(files: ModelFiles, dtype: torch.dtype, weight_format: str) -> LlamaForCausalLM:
-    quantize = weight_format if weight_format == INT8 else "none"
-    model = build_model(files.info(), LayerContext(dtype, CPU, MAX_MODEL_LEN, quantize))
-    checkpoint = open_checkpoint(files.path, dtype if quantize == "none" else None, stored=weight_format == NATIVE)
+def load(files: ModelFiles, context: LayerContext, weight_format: str) -> LlamaForCausalLM:
+    model = build_model(files.info(), context)
+    source_dtype = context.dtype if context.quantize == "none" else None
+    checkpoint = open_checkpoint(files.path, source_dtype, stored=weight_format == NATIVE)
     load_weights(model, checkpoint, model.tied_names)
     return model
 
@@ -59,7 +60,9 @@ class Harness:
     def __init__(self, files: ModelFiles, dtype: torch.dtype, weight_format: str = DENSE) -> None:
         self.info = files.info()
         self.dtype = dtype
-        self.model = load(files, dtype, weight_format)
+        quantize = weight_format if weight_format == INT8 else "none"
+        self.context = LayerContext(dtype, CPU, MAX_MODEL_LEN, Scratch(CPU), quantize)
+        self.model = load(files, self.context, weight_format)
 
     def engine(
         self, *, budget: int = 512, max_running: int = 64, num_pages: int = 1024, caching: bool = False
@@ -73,7 +76,7 @@ class Harness:
             eos_token_ids=self.info.eos_token_ids,
             enable_prefix_caching=caching,
         )
-        return Engine(scheduler, Runner(self.model, kv, self.info, PAGE_SIZE, CPU))
+        return Engine(scheduler, Runner(self.model, kv, self.info, PAGE_SIZE, self.context))
 
     def perplexity(self, token_ids: Sequence[int]) -> float:
         """Of all but the first token, computed in one step."""
@@ -81,7 +84,8 @@ class Harness:
         states = {1: RequestState(NewRequest(1, tuple(token_ids), SamplingParams()))}
         plan = Plan((Row(1, 0, len(token_ids), tuple(range(64)), sample=False),))
         with torch.inference_mode():
-            logits = self.model.logits(self.model(build_batch(plan, states, PAGE_SIZE, CPU), kv))
+            stream = self.model(BatchBuilder(PAGE_SIZE, CPU).build(plan, states), kv)
+            logits = self.model.logits(stream, torch.arange(len(token_ids)))
         return torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(token_ids[1:])).exp().item()
 
 

@@ -60,9 +60,9 @@ def close(actual: torch.Tensor, expected: torch.Tensor, x: torch.Tensor, values:
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize("type_name", BLOCK_TYPES)
 def test_is_the_product_of_the_weight_and_the_quantized_input(type_name, dtype, instruction_set):
-    for num_outputs, num_inputs in itertools.product((1, 16, 17, 47, 130), (32, 64, 160)):
+    for num_outputs, num_inputs in itertools.product((1, 17, 32, 47), (32, 96)):
         weight, values = grouped(type_name, num_outputs, num_inputs)
-        for num_rows in (1, 5, 12, 13, 30):
+        for num_rows in (1, 7, 15):
             x = random(num_rows, num_inputs, dtype=dtype)
             actual = grouped_linear(x, weight, out_dtype=FLOAT32)
             expected = quantized(x) @ values.double().T
@@ -73,10 +73,10 @@ def test_is_the_product_of_the_weight_and_the_quantized_input(type_name, dtype, 
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("type_name", BLOCK_TYPES)
 def test_a_gated_weight_gives_silu_of_gate_times_up(type_name, with_bias, instruction_set):
-    for size, num_inputs in itertools.product((1, 16, 17, 40, 100), (32, 96)):
+    for size, num_inputs in itertools.product((1, 16, 17, 40), (32, 96)):
         weight, values = grouped(type_name, 2 * size, num_inputs, gated=True)
         bias = random(2 * size, seed=2) if with_bias else None
-        for num_rows in (1, 6, 7, 30):
+        for num_rows in (1, 7, 15):
             x = random(num_rows, num_inputs, dtype=BFLOAT16)
             products = quantized(x) @ values.double().T + (0 if bias is None else bias.double())
             gate, up = products.chunk(2, dim=1)
@@ -170,12 +170,24 @@ def test_reads_and_writes_nothing_beyond_its_operands(num_rows, gated, type_name
     out = guarded[1:-1, 20:-20]
     assert extension is not None
     extension.grouped_linear(
-        x.data_ptr(), x.stride(0), 1, weight.data.data_ptr(), int(weight.kind), gated, 0, 0, out.data_ptr(), out.stride(0), 0,
-        num_rows, num_outputs, num_inputs,
+        x.data_ptr(), x.stride(0), 1, weight.data.data_ptr(), int(weight.kind), gated, 0, 0, out.data_ptr(),
+        out.stride(0), 0, False, num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     assert torch.equal(out, grouped_linear(x, weight, out_dtype=FLOAT32))
     out.fill_(GUARD)
     assert bool((guarded == GUARD).all())
+
+
+@EACH_KERNEL
+def test_a_product_is_added_to_what_is_there(instruction_set):
+    weight, _ = grouped("Q4_1", 45, 96)
+    x, stream = random(19, 96), random(19, 60, seed=3)
+    before = stream.clone()
+    grouped_linear(x, weight, out=stream[:, 5:50], accumulate=True)
+    expected = before[:, 5:50] + grouped_linear(x, weight)
+    assert torch.equal(stream[:, 5:50], expected)
+    assert torch.equal(stream[:, :5], before[:, :5])
+    assert torch.equal(stream[:, 50:], before[:, 50:])
 
 
 def test_no_rows_give_no_rows():

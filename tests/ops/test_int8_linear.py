@@ -59,9 +59,9 @@ def close(actual: torch.Tensor, expected: torch.Tensor, x: torch.Tensor, values:
 @EACH_KERNEL
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
 def test_is_the_product_of_the_weight_and_the_quantized_input(dtype, instruction_set):
-    for num_outputs, num_inputs in itertools.product((1, 16, 17, 32, 47, 130), (1, 30, 64, 100, 192)):
+    for num_outputs, num_inputs in itertools.product((1, 17, 32, 47), (1, 64, 100)):
         weight, values = int8(num_outputs, num_inputs)
-        for num_rows in (1, 5, 7, 8, 30):
+        for num_rows in (1, 7, 15):
             x = random(num_rows, num_inputs, dtype=dtype)
             actual = int8_linear(x, weight, out_dtype=FLOAT32)
             close(actual, quantized(x) @ values.T, x, values)
@@ -70,10 +70,10 @@ def test_is_the_product_of_the_weight_and_the_quantized_input(dtype, instruction
 @EACH_KERNEL
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_a_gated_weight_gives_silu_of_gate_times_up(with_bias, instruction_set):
-    for size, num_inputs in itertools.product((1, 16, 17, 40, 100), (64, 100)):
+    for size, num_inputs in itertools.product((1, 16, 17, 40), (64, 100)):
         weight, values = int8(2 * size, num_inputs, gated=True)
         bias = random(2 * size, seed=2) if with_bias else None
-        for num_rows in (1, 6, 7, 30):
+        for num_rows in (1, 7, 15):
             x = random(num_rows, num_inputs, dtype=BFLOAT16)
             products = quantized(x) @ values.T + (0 if bias is None else bias.double())
             gate, up = products.chunk(2, dim=1)
@@ -165,11 +165,23 @@ def test_reads_and_writes_nothing_beyond_its_operands(num_rows, gated, instructi
     assert extension is not None
     extension.int8_linear(
         x.data_ptr(), x.stride(0), 1, weight.data.data_ptr(), gated, 0, 0, out.data_ptr(), out.stride(0), 0,
-        num_rows, num_outputs, num_inputs,
+        False, num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     assert torch.equal(out, int8_linear(x, weight, out_dtype=FLOAT32))
     out.fill_(GUARD)
     assert bool((guarded == GUARD).all())
+
+
+@EACH_KERNEL
+def test_a_product_is_added_to_what_is_there(instruction_set):
+    weight, _ = int8(45, 96)
+    x, stream = random(19, 96), random(19, 60, seed=3)
+    before = stream.clone()
+    int8_linear(x, weight, out=stream[:, 5:50], accumulate=True)
+    expected = before[:, 5:50] + int8_linear(x, weight)
+    assert torch.equal(stream[:, 5:50], expected)
+    assert torch.equal(stream[:, :5], before[:, :5])
+    assert torch.equal(stream[:, 50:], before[:, 50:])
 
 
 def test_no_rows_give_no_rows():

@@ -122,11 +122,26 @@ def test_reads_and_writes_nothing_beyond_its_operands(instruction_set, dtype, nu
     assert extension is not None
     extension.linear(
         x.data_ptr(), x.stride(0), code, weight.data.data_ptr(), code, 0, 0, out.data_ptr(), out.stride(0), 0,
-        num_rows, num_outputs, num_inputs,
+        False, num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     assert_near(out, exact(x, weight.dequantize()), num_inputs)
     out.fill_(GUARD)
     assert bool((guarded == GUARD).all())
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_product_is_added_to_what_is_there(dtype, packed):
+    x, bias = random(19, 96, dtype=dtype), random(45, seed=2)
+    weight = Dense.from_tensor(random(45, 96, dtype=dtype, seed=1), dtype)
+    if not packed:
+        weight = Dense(weight.dequantize(), weight.shape, dtype, packed=False)
+    stream = random(19, 60, seed=3)
+    before = stream.clone()
+    assert linear(x, weight, bias, out=stream[:, 5:50], accumulate=True).data_ptr() == stream[:, 5:].data_ptr()
+    torch.testing.assert_close(stream[:, 5:50], before[:, 5:50] + linear(x, weight, bias, FLOAT32))
+    assert torch.equal(stream[:, :5], before[:, :5])
+    assert torch.equal(stream[:, 50:], before[:, 50:])
 
 
 def test_no_rows_give_no_rows():

@@ -12,7 +12,6 @@ from pelton.formats.gguf import GGUFTensor
 from pelton.formats.grouped import GroupedAffine
 from pelton.formats.int8 import Int8
 from pelton.kernels.cpu import extension
-from pelton.ops.activation import silu_mul
 from pelton.ops.grouped import grouped_linear
 from pelton.ops.int8 import int8_linear
 from pelton.ops.linear import linear
@@ -30,7 +29,7 @@ def pack(
         dtype: of a dense weight, and of the rows that an embedding looks up.
         quantize: "int8" quantizes whatever comes. With "none", parts that all are stored in one quantized type stay
             in it; otherwise the weight is dense, in `dtype`.
-        gated: the rows are gate over up, for `multiply_gated` alone.
+        gated: the rows are gate over up. Formats that can are packed for `multiply_gated` and have `gated` set then.
 
     Raises:
         ValueError: there are no kernels for `quantize`, or a weight to quantize is not finite.
@@ -47,25 +46,23 @@ def pack(
 
 
 def multiply(
-    x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
+    x: torch.Tensor, weight: Weight, bias: torch.Tensor | None, out: torch.Tensor, *, accumulate: bool = False
 ) -> torch.Tensor:
-    """y = x Wᵀ + b by the op of the weight's format: [T, K] -> [T, N], in `out_dtype` or the dtype of x."""
-    assert isinstance(weight, Dense) or not weight.gated, "a gated weight is for multiply_gated"
+    """x Wᵀ + b, [T, K] -> [T, N], by the op of the weight's format: written to `out`, or added to what it holds."""
+    assert not weight.gated, "a gated weight is for multiply_gated"
     if isinstance(weight, GroupedAffine):
-        return grouped_linear(x, weight, bias, out_dtype)
+        return grouped_linear(x, weight, bias, out=out, accumulate=accumulate)
     if isinstance(weight, Int8):
-        return int8_linear(x, weight, bias, out_dtype)
-    return linear(x, weight, bias, out_dtype)
+        return int8_linear(x, weight, bias, out=out, accumulate=accumulate)
+    return linear(x, weight, bias, out=out, accumulate=accumulate)
 
 
-def multiply_gated(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """silu(gate) · up, gate beside up being x Wᵀ + b: [T, K] -> [T, N / 2] in the dtype of x.
+def multiply_gated(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None, out: torch.Tensor) -> torch.Tensor:
+    """silu(gate) · up, gate beside up being x Wᵀ + b: [T, K] -> `out` [T, N / 2].
 
-    `weight` is packed with `gated`; its format decides whether that is one operation or two.
+    For a weight whose `gated` is true.
     """
-    assert isinstance(weight, Dense) or weight.gated, "the weight is not packed as gated"
+    assert not isinstance(weight, Dense) and weight.gated
     if isinstance(weight, GroupedAffine):
-        return grouped_linear(x, weight, bias)
-    if isinstance(weight, Int8):
-        return int8_linear(x, weight, bias)
-    return silu_mul(multiply(x, weight, bias))
+        return grouped_linear(x, weight, bias, out=out)
+    return int8_linear(x, weight, bias, out=out)

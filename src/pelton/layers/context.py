@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from pelton.layers.scratch import Scratch
+
 LayerKV = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -14,12 +16,14 @@ LayerKV = tuple[torch.Tensor, torch.Tensor]
 class LayerContext:
     """`dtype` is that of activations and dense weights; `max_model_len` bounds positions.
 
-    `quantize` is what becomes of weights when they are loaded, as in EngineConfig.
+    The residual stream is float32 whatever `dtype` is. `scratch` is where layers put their results. `quantize` is
+    what becomes of weights when they are loaded, as in EngineConfig.
     """
 
     dtype: torch.dtype
     device: torch.device
     max_model_len: int
+    scratch: Scratch
     quantize: str = "none"
 
 

@@ -11,19 +11,27 @@ from torch import nn
 
 from pelton.formats.gguf import GGUFTensor
 from pelton.formats.slot import WeightSlot
-from pelton.formats.weight import Weight, multiply, pack
+from pelton.formats.weight import Weight, multiply, multiply_gated, pack
 from pelton.layers.context import LayerContext
+from pelton.ops.activation import silu_mul
 
 
 class Linear(nn.Module):
     """y = x Wᵀ + b.
 
     `parts` maps the checkpoint's projection names to their output sizes, in order: fused projections such as
-    {"q_proj": ..., "k_proj": ..., "v_proj": ...} become one product over their concatenated rows.
+    {"q_proj": ..., "k_proj": ..., "v_proj": ...} become one product over their concatenated rows. With `gated` they are
+    a gate and what it lets through, for `forward_gated` alone.
     """
 
     def __init__(
-        self, context: LayerContext, in_features: int, parts: Mapping[str, int], *, bias: bool = False
+        self,
+        context: LayerContext,
+        in_features: int,
+        parts: Mapping[str, int],
+        *,
+        bias: bool = False,
+        gated: bool = False,
     ) -> None:
         super().__init__()
         self.in_features = in_features
@@ -32,12 +40,26 @@ class Linear(nn.Module):
         self.weight: Weight | None = None
         self.bias = torch.empty(self.out_features, dtype=torch.float32, device=context.device) if bias else None
         self._context = context
+        self._gated = gated
         self._staged: dict[str, torch.Tensor | GGUFTensor] = {}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, K] -> [T, N], in the dtype of x."""
         assert self.weight is not None, "forward before the weights are loaded"
-        return multiply(x, self.weight, self.bias)
+        return multiply(x, self.weight, self.bias, self._context.scratch.empty(x.shape[0], self.out_features, x.dtype))
+
+    def forward_gated(self, x: torch.Tensor) -> torch.Tensor:
+        """silu(gate) · up, gate beside up being y: [T, K] -> [T, N / 2], in the dtype of x."""
+        assert self.weight is not None, "forward before the weights are loaded"
+        out = self._context.scratch.empty(x.shape[0], self.out_features // 2, x.dtype)
+        if self.weight.gated:
+            return multiply_gated(x, self.weight, self.bias, out)
+        return silu_mul(self.forward(x), out=out)
+
+    def add_to(self, stream: torch.Tensor, x: torch.Tensor) -> None:
+        """stream [T, N] float32 += y, **in place**, for x [T, K]."""
+        assert self.weight is not None, "add_to before the weights are loaded"
+        multiply(x, self.weight, self.bias, stream, accumulate=True)
 
     def weight_slots(self, path: str) -> dict[str, WeightSlot]:
         parent, _, _ = path.rpartition(".")
@@ -57,5 +79,10 @@ class Linear(nn.Module):
         """Pack once every part is here, so that at most one unpacked copy of this layer exists."""
         self._staged[part] = tensor
         if len(self._staged) == len(self.parts):
-            self.weight = pack([self._staged[name] for name in self.parts], self._context.dtype, self._context.quantize)
+            self.weight = pack(
+                [self._staged[name] for name in self.parts],
+                self._context.dtype,
+                self._context.quantize,
+                gated=self._gated,
+            )
             self._staged.clear()

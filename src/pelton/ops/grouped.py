@@ -44,6 +44,9 @@ def grouped_linear(
     weight: GroupedWeight,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    *,
+    out: torch.Tensor | None = None,
+    accumulate: bool = False,
 ) -> torch.Tensor:
     """y = x Wᵀ + b with x rounded to int8, each 32 elements of a row to multiples of their largest magnitude / 127.
 
@@ -54,17 +57,22 @@ def grouped_linear(
         x: [T, K] float32 or bfloat16; rows may be strided, their elements are contiguous.
         weight: [N, K], gated N = 2I.
         bias: [N] contiguous, float32 or bfloat16.
-        out_dtype: float32 or bfloat16, that of x by default.
+        out_dtype: float32 or bfloat16, that of `out` or else of x by default.
+        out: [T, N], gated [T, I], to write to, its elements contiguous; a new tensor by default.
+        accumulate: add to what `out`, float32, holds.
 
     Returns:
-        [T, N] contiguous, gated [T, I].
+        [T, N], gated [T, I]; `out` where it is given.
     """
-    out_dtype = out_dtype or x.dtype
     num_weights, num_inputs = weight.shape
     num_outputs = num_weights // 2 if weight.gated else num_weights
+    if out is None:
+        assert not accumulate
+        out = torch.empty(x.shape[0], num_outputs, dtype=out_dtype or x.dtype)
     num_rows, width = x.shape
     assert width == num_inputs and x.stride(1) == 1
-    out = torch.empty(num_rows, num_outputs, dtype=out_dtype)
+    assert out.shape == (num_rows, num_outputs) and out.stride(1) == 1
+    assert not accumulate or out.dtype is torch.float32
     bias_address, bias_type = 0, 0
     if bias is not None:
         assert bias.shape == (num_weights,) and bias.is_contiguous()
@@ -74,7 +82,7 @@ def grouped_linear(
         x.data_ptr(), x.stride(0), ELEMENT_TYPES[x.dtype],
         weight.data.data_ptr(), int(weight.kind), weight.gated,
         bias_address, bias_type,
-        out.data_ptr(), num_outputs, ELEMENT_TYPES[out_dtype],
+        out.data_ptr(), out.stride(0), ELEMENT_TYPES[out.dtype], accumulate,
         num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     return out
