@@ -112,9 +112,9 @@ void grouped_quantize_vnni(const GroupedCall& call, int64_t row, int64_t num_row
   for (int64_t r = 0; r < num_rows; ++r) {
     const int64_t at = (row + r) * call.x_stride;
     if (call.x_type == ElementType::kBFloat16) {
-      quantize_row_vectors(static_cast<const BFloat16*>(call.x) + at, call.num_inputs, offset, panel + r, num_rows);
+      quantize_row_vectors<false>(static_cast<const BFloat16*>(call.x) + at, call.num_inputs, offset, panel + r, num_rows);
     } else {
-      quantize_row_vectors(static_cast<const float*>(call.x) + at, call.num_inputs, offset, panel + r, num_rows);
+      quantize_row_vectors<false>(static_cast<const float*>(call.x) + at, call.num_inputs, offset, panel + r, num_rows);
     }
   }
 }

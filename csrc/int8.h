@@ -1,5 +1,6 @@
 // Products with int8 weights, one scale an output, and x rounded to int8 in groups of 64 elements of a row:
 // out[m][n] = scale[n] * sum over groups g of (scale of x[m][g] * sum over g of q(x)[m][k] * q[n][k]) (+ bias[n]).
+// Before they are rounded, x and weights are rotated by blocks of 64 inputs (quantized_rows.h).
 //
 // Sums within a group are integers and exact; groups are added up in fp32 by fused multiply-adds over ascending g, in
 // every kernel: a row's bits depend neither on its neighbours nor on the instruction set.

@@ -50,8 +50,8 @@ bool pack_block(const Kernels& kernels, const StoredRows& part, int64_t first, i
   bool finite = true;
   for (int64_t row = begin; row < end; ++row) {
     kernels.read_row(part, row, weights);
-    const float scale =
-        kernels.quantize(weights, part.num_inputs, padded, scratch.bytes + (row - begin) * padded);
+    std::fill(weights + part.num_inputs, weights + padded, 0.0f);
+    const float scale = kernels.quantize(weights, padded, scratch.bytes + (row - begin) * padded);
     const int64_t lane = place.lane + row - begin;
     std::memcpy(panel + int8_code_bytes(part.num_inputs) + lane * 4, &scale, sizeof scale);
     finite = finite && std::isfinite(scale);
@@ -92,8 +92,14 @@ void unpack_row(const uint8_t* packed, const PanelPlace& place, int64_t num_inpu
   const uint8_t* panel = packed + place.panel * int8_panel_bytes(num_inputs);
   float scale;
   std::memcpy(&scale, panel + int8_code_bytes(num_inputs) + place.lane * 4, sizeof scale);
-  for (int64_t k = 0; k < num_inputs; ++k) {
-    store(out + k, scale * static_cast<float>(panel[int8_code_offset(place.lane, k)] - kInt8Offset));
+  for (int64_t first = 0; first < num_inputs; first += kRotatedInputs) {
+    float block[kRotatedInputs];
+    for (int64_t k = 0; k < kRotatedInputs; ++k) {
+      block[k] = scale * static_cast<float>(panel[int8_code_offset(place.lane, first + k)] - kInt8Offset);
+    }
+    rotate_scalar(block);
+    const int64_t count = std::min(kRotatedInputs, num_inputs - first);
+    for (int64_t k = 0; k < count; ++k) store(out + first + k, block[k]);
   }
 }
 
@@ -125,19 +131,20 @@ bool int8_unpack_rows(const uint8_t* packed, const int64_t* ids, int64_t num_row
   return true;
 }
 
-float int8_quantize_weights_scalar(const float* weights, int64_t num_inputs, int64_t padded, uint8_t* codes) {
+float int8_quantize_weights_scalar(float* weights, int64_t size, uint8_t* codes) {
   float largest = 0.0f;
-  for (int64_t k = 0; k < num_inputs; ++k) {
+  for (int64_t k = 0; k < size; ++k) {
+    if (k % kRotatedInputs == 0) rotate_scalar(weights + k);
     const float magnitude = std::fabs(weights[k]);
     if (!(magnitude <= largest)) largest = magnitude;  // a NaN too, which then stays
   }
   const float inverse = 127.0f / largest;
   const bool usable = inverse > 0.0f && std::isfinite(inverse);
-  for (int64_t k = 0; k < padded; ++k) {
-    const auto q = usable && k < num_inputs ? static_cast<int32_t>(std::nearbyint(weights[k] * inverse)) : 0;
+  for (int64_t k = 0; k < size; ++k) {
+    const auto q = usable ? static_cast<int32_t>(std::nearbyint(weights[k] * inverse)) : 0;
     codes[k] = static_cast<uint8_t>(q + kInt8Offset);
   }
-  return largest * (1.0f / 127.0f);
+  return largest * (1.0f / 127.0f / kRotationGain);
 }
 
 void int8_transpose_scalar(const uint8_t* codes, int64_t padded, uint8_t* lanes) {

@@ -75,9 +75,9 @@ void int8_quantize_vnni(const Int8Call& call, int64_t row, int64_t num_rows, Int
     const int64_t at = (row + r) * call.x_stride;
     if (call.x_type == ElementType::kBFloat16) {
       const auto* x = static_cast<const BFloat16*>(call.x) + at;
-      quantize_row_vectors(x, call.num_inputs, kInt8Offset, panel + r, num_rows);
+      quantize_row_vectors<true>(x, call.num_inputs, kInt8Offset, panel + r, num_rows);
     } else {
-      quantize_row_vectors(static_cast<const float*>(call.x) + at, call.num_inputs, kInt8Offset, panel + r, num_rows);
+      quantize_row_vectors<true>(static_cast<const float*>(call.x) + at, call.num_inputs, kInt8Offset, panel + r, num_rows);
     }
   }
 }

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from formats.rotation import GAIN, rotated
 from instruction_sets import limited_to, under
 from pelton.formats.int8 import Int8
 from pelton.kernels.cpu import extension
@@ -39,21 +40,27 @@ def int8(num_weights: int, num_inputs: int, *, gated: bool = False) -> tuple[Int
 
 
 def quantized(x: torch.Tensor) -> torch.Tensor:
-    """x [T, K] as int8 times (largest magnitude of a group / 127), in float64."""
+    """x [T, K] rotated, as int8 times (largest magnitude of a group / 127), and rotated back, in float64."""
     num_rows, num_inputs = x.shape
-    groups = np.pad(x.float().numpy(), ((0, 0), (0, -num_inputs % GROUP))).reshape(num_rows, -1, GROUP)
+    with np.errstate(invalid="ignore"):
+        groups = rotated(x.float().numpy()).reshape(num_rows, -1, GROUP)
     largest = np.abs(groups).max(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         codes = np.where(largest > 0, np.rint(groups * (np.float32(127) / largest)), 0)
     scale = largest * np.float32(1 / 127)
-    return torch.from_numpy(codes.astype(np.float64) * scale).view(num_rows, -1)[:, :num_inputs]
+    values = (codes.astype(np.float64) * scale).reshape(num_rows, -1)
+    return torch.from_numpy(rotated(values) / GAIN)[:, :num_inputs]
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, x: torch.Tensor, values: torch.Tensor) -> None:
-    """Within the rounding of float32 sums over groups, whose terms are as large as |x| |w|."""
+    """Within the rounding of float32 sums over groups, whose terms are as large as |x| |w|.
+
+    Inputs that complete a block of 64 round to other than zero in x and in the weight: their product is neglected too.
+    """
     bound = x.double().abs() @ values.abs().T
     relative = 2**-8 if actual.dtype is BFLOAT16 else 0
-    assert bool(((actual.double() - expected).abs() <= 2e-6 * bound + relative * expected.abs() + 1e-12).all())
+    tolerance = 2e-6 if x.shape[1] % GROUP == 0 else 2e-5
+    assert bool(((actual.double() - expected).abs() <= tolerance * bound + relative * expected.abs() + 1e-12).all())
 
 
 @EACH_KERNEL
@@ -70,7 +77,7 @@ def test_is_the_product_of_the_weight_and_the_quantized_input(dtype, instruction
 @EACH_KERNEL
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_a_gated_weight_gives_silu_of_gate_times_up(with_bias, instruction_set):
-    for size, num_inputs in itertools.product((1, 16, 17, 40), (64, 100)):
+    for size, num_inputs in itertools.product((1, 16, 17, 40), (64, 128)):
         weight, values = int8(2 * size, num_inputs, gated=True)
         bias = random(2 * size, seed=2) if with_bias else None
         for num_rows in (1, 7, 15):
@@ -83,13 +90,14 @@ def test_a_gated_weight_gives_silu_of_gate_times_up(with_bias, instruction_set):
             torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_is_the_exact_product_within_the_error_of_an_int8_input():
+@pytest.mark.parametrize("outlier", [1, 30])
+def test_is_the_exact_product_within_the_error_of_an_int8_input(outlier):
+    """Outliers as in inputs of real layers, one in 16 elements, cost little."""
     weight, values = int8(130, 576)
     x = random(33, 576)
+    x[:, 5::64] *= outlier
     error = (int8_linear(x, weight).double() - x.double() @ values.T).abs()
-    half_steps = x.view(33, -1, GROUP).abs().amax(-1, keepdim=True).expand(-1, -1, GROUP).reshape(33, 576) / 254
-    assert bool((error <= 1.001 * half_steps.double() @ values.abs().T).all())
-    assert error.square().mean().sqrt() < 0.01 * (x.double() @ values.T).square().mean().sqrt()
+    assert error.square().mean().sqrt() < 0.007 * (x.double() @ values.T).square().mean().sqrt()
 
 
 @EACH_KERNEL
@@ -137,7 +145,7 @@ def test_bias_is_added_before_rounding(instruction_set, bias_dtype, out_dtype):
     actual = int8_linear(x, weight, bias, out_dtype)
     assert actual.dtype is out_dtype
     exact = quantized(x) @ values.T + bias.double()
-    torch.testing.assert_close(actual.double(), exact, rtol=2**-8 if out_dtype is BFLOAT16 else 1e-6, atol=1e-3)
+    torch.testing.assert_close(actual.double(), exact, rtol=2**-8 if out_dtype is BFLOAT16 else 1e-6, atol=2e-3)
 
 
 @EACH_KERNEL

@@ -35,7 +35,8 @@ def int8_linear(
     out: torch.Tensor | None = None,
     accumulate: bool = False,
 ) -> torch.Tensor:
-    """y = x Wᵀ + b with x rounded to int8, each 64 elements of a row to multiples of their largest magnitude / 127.
+    """y = x Wᵀ + b with x rounded to int8: each 64 elements of a row are rotated by a Hadamard matrix, as those of the
+    weight are, and rounded to multiples of their largest magnitude / 127.
 
     With a gated weight, gate [I, K] over up [I, K], y = silu(gate) · up of the two halves of x Wᵀ + b, in float32
     until it is rounded once. A row with a value that is not finite gives outputs that are not finite.
