@@ -166,7 +166,7 @@ def test_greedy_output_is_the_same_with_any_chunk_size(
 def test_greedy_output_is_the_same_when_requests_are_preempted(harness: Harness, prompts: list[list[int]]) -> None:
     chosen = prompts[:6]
     expected = run(harness.engine(), chosen, 100)
-    engine = harness.engine(num_pages=14)
+    engine = harness.engine(num_pages=10)
     assert run(engine, chosen, 100) == expected
     assert engine.stats.num_preemptions > 0
 
