@@ -1,7 +1,7 @@
 """Paged attention on the CPU: time a call, and the KV bytes it reads against what the memory gives.
 
 Each cache type computes the same rows, layer after layer, in turns with the others and with a plain read of memory, so
-that what else runs on the machine disturbs all alike. Times are the smallest and the median of the rounds.
+that what else runs on the machine disturbs all alike. Times are the smallest and the median of all calls.
 
     python benchmarks/attention.py [--kv-cache-dtypes bfloat16 ...] [--case decode-64x320 ...]
 """
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
+from pelton.formats.memory import huge_page_bytes
 from pelton.ops.attention import paged_attention
 from pelton.ops.kv import page_bytes, view_kv
-from pelton.formats.memory import huge_page_bytes
 
 PAGE_SIZE = 16
 CACHE_BYTES = 256 * 2**20  # the layers of a case together, so that none is still in a processor's cache
@@ -74,11 +74,10 @@ def layer_calls(shape: HeadShape, case: Case, dtype: torch.dtype) -> tuple[list[
     return calls, read_bytes
 
 
-def seconds_a_call(calls: list[Callable[[], object]]) -> float:
+def seconds(call: Callable[[], object]) -> float:
     started = time.perf_counter()
-    for call in calls:
-        call()
-    return (time.perf_counter() - started) / len(calls)
+    call()
+    return time.perf_counter() - started
 
 
 def measure(shape: HeadShape, case: Case, dtypes: list[str], num_rounds: int, probe: Callable[[], object]) -> None:
@@ -86,8 +85,8 @@ def measure(shape: HeadShape, case: Case, dtypes: list[str], num_rounds: int, pr
     times: dict[str, list[float]] = {name: [] for name in (*dtypes, "probe")}
     for _ in range(num_rounds):
         for name, (calls, _) in variants.items():
-            times[name].append(seconds_a_call(calls))
-        times["probe"].append(seconds_a_call([probe]))
+            times[name] += map(seconds, calls)
+        times["probe"].append(seconds(probe))
     bandwidth = PROBE_BYTES / min(times["probe"])
     for name, (_, read_bytes) in variants.items():
         best, median = min(times[name]), statistics.median(times[name])
@@ -105,8 +104,11 @@ def main() -> None:
     parser.add_argument("--kv-cache-dtypes", nargs="+", default=list(DTYPES), choices=list(DTYPES))
     parser.add_argument("--case", nargs="+", default=[case.name for case in CASES])
     parser.add_argument("--shape", nargs="+", default=[shape.name for shape in SHAPES])
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--threads", type=int, help="all cores by default")
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
     memory = huge_page_bytes(PROBE_BYTES).fill_(1)
     for shape, case in itertools.product(SHAPES, CASES):
         if shape.name in options.shape and case.name in options.case:

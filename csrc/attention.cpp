@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
-#include <string_view>
 #include <vector>
 
 #include <nanobind/nanobind.h>
@@ -14,6 +13,7 @@
 #include "cpu_features.h"
 #include "module.h"
 #include "parallel.h"
+#include "program.h"
 
 namespace nb = nanobind;
 
@@ -252,16 +252,13 @@ class Execution {
   std::atomic<std::size_t> next_{0};
 };
 
-// The best kernel for the problem, or the one that is asked for.
-const AttentionKernel& choose_kernel(const AttentionProblem& problem, std::string_view instruction_set) {
+const AttentionKernel& choose_kernel(const AttentionProblem& problem) {
 #if defined(__x86_64__)
-  const bool any = instruction_set.empty();
+  const CpuFeatures& has = cpu_features();
   const bool bf16 = problem.query_type == ElementType::kBFloat16 && problem.cache_type == ElementType::kBFloat16;
-  if (bf16 && problem.head_dim % 32 == 0 && cpu_features().amx_bf16 && (any || instruction_set == "amx")) {
-    return kAmxAttention;
-  }
-  if (bf16 && cpu_features().avx512_bf16 && (any || instruction_set == "avx512_bf16")) return kAvx512Bf16Attention;
-  if (cpu_features().avx512 && instruction_set != "portable") return kAvx512Attention;
+  if (bf16 && problem.head_dim % 32 == 0 && has.amx_bf16) return kAmxAttention;
+  if (bf16 && has.avx512_bf16) return kAvx512Bf16Attention;
+  if (has.avx512) return kAvx512Attention;
 #endif
   return kPortableAttention;
 }
@@ -271,7 +268,7 @@ void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_ca
                              int num_heads, int num_kv_heads, int head_dim, int page_size, int64_t page_table_stride,
                              int64_t query_token_stride, int64_t query_head_stride, int64_t key_page_stride,
                              int64_t value_page_stride, int query_type, int cache_type, float scale, float softcap,
-                             int window, const char* instruction_set) {
+                             int window) {
   constexpr float kLog2E = 1.44269504088896341f;
   const AttentionProblem problem{
       .query = reinterpret_cast<const void*>(query),
@@ -298,7 +295,10 @@ void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_ca
       .capped_scale = softcap * kLog2E,
       .group = num_heads / num_kv_heads,
   };
-  paged_attention(problem, choose_kernel(problem, instruction_set));
+  submit([problem, kernel = &choose_kernel(problem)] {
+    paged_attention(problem, *kernel);
+    return true;
+  });
 }
 
 }  // namespace

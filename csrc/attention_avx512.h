@@ -67,7 +67,9 @@ static inline int visited(const AttentionSegment& segment, int vector) {
 }
 
 // GCC takes a function of nothing but prefetches for one without effect and drops its calls: these must be inlined.
-[[gnu::always_inline]] static inline void prefetch_far(const std::byte* line) { _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1); }
+[[gnu::always_inline]] static inline void prefetch_far(const std::byte* line) {
+  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
+}
 
 // Asks for the keys of the segment that comes next while the values of this one are added up. They go to the second
 // level of cache, which takes more outstanding lines than the first and has room for a segment.

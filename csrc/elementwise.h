@@ -1,5 +1,5 @@
 // Norms and activations. Rows are independent and each row is reduced in a fixed order, so a row's bits depend
-// on nothing but the row. Arithmetic is fp32; results are rounded once, to the type of x.
+// on nothing but the row. Arithmetic is fp32; results are rounded once, to the type of the output.
 #pragma once
 #include <cstdint>
 
@@ -8,15 +8,14 @@
 namespace pelton {
 
 // out = x / sqrt(mean(x^2) + epsilon) * weight over the last dimension of x [num_groups][num_heads][size].
-// With a residual, residual = round(residual + x) comes first and its sum is what is normalized.
 struct RmsNormCall {
   const void* x;  // innermost dimension contiguous; element alignment suffices
   int64_t group_stride, head_stride;
-  void* out;                                  // same type; may be x itself, with the same strides
-  int64_t out_group_stride, out_head_stride;
-  void* residual;  // null, or [num_groups][size] with rows residual_stride apart (num_heads is 1 then)
-  int64_t residual_stride;
   ElementType type;
+  const int64_t* groups;  // null, or which group of x each of the num_groups of out comes from
+  void* out;              // may be x itself, with the same type and strides and without `groups`
+  int64_t out_group_stride, out_head_stride;
+  ElementType out_type;
   const void* weight;  // [size]
   ElementType weight_type;
   float epsilon;

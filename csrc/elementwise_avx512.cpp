@@ -15,15 +15,9 @@ inline float sum_lanes(__m512 value) {
   return lanes[0];
 }
 
-template <typename X, typename W>
-void rms_norm_row(const X* x, X* out, X* residual, const W* weight, float epsilon, int64_t size) {
+template <typename X, typename Out, typename W>
+void rms_norm_row(const X* x, Out* out, const W* weight, float epsilon, int64_t size) {
   __m512 squares = _mm512_setzero_ps();
-  if (residual != nullptr) {
-    for_each_vector(size, [&](int64_t i, auto lanes) {
-      store_lanes(residual + i, _mm512_add_ps(load_lanes(residual + i, lanes), load_lanes(x + i, lanes)), lanes);
-    });
-    x = residual;
-  }
   for_each_vector(size, [&](int64_t i, auto lanes) {
     const __m512 value = load_lanes(x + i, lanes);
     squares = _mm512_fmadd_ps(value, value, squares);
@@ -36,29 +30,22 @@ void rms_norm_row(const X* x, X* out, X* residual, const W* weight, float epsilo
   });
 }
 
-template <typename X, typename W>
+template <typename X, typename Out, typename W>
 void rms_norm_rows(const RmsNormCall& call, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const int64_t group = row / call.num_heads;
     const int64_t head = row % call.num_heads;
-    const X* x = static_cast<const X*>(call.x) + group * call.group_stride + head * call.head_stride;
-    X* out = static_cast<X*>(call.out) + group * call.out_group_stride + head * call.out_head_stride;
-    X* residual =
-        call.residual == nullptr ? nullptr : static_cast<X*>(call.residual) + group * call.residual_stride;
-    rms_norm_row(x, out, residual, static_cast<const W*>(call.weight), call.epsilon, call.size);
+    const int64_t source = call.groups == nullptr ? group : call.groups[group];
+    const X* x = static_cast<const X*>(call.x) + source * call.group_stride + head * call.head_stride;
+    Out* out = static_cast<Out*>(call.out) + group * call.out_group_stride + head * call.out_head_stride;
+    rms_norm_row(x, out, static_cast<const W*>(call.weight), call.epsilon, call.size);
   }
 }
 
-// x / (1 + e^-x). With d = e^-|x| nothing overflows: 1 / (1 + d) for x >= 0, d / (1 + d) below. The reciprocal of
-// 1 + d, in (1, 2], is an estimate and one Newton step, a third of the time of a division.
-inline __m512 silu(__m512 x) {
-  const __m512 one = _mm512_set1_ps(1.0f);
-  const __m512 d = exp_vector(_mm512_or_ps(x, _mm512_set1_ps(-0.0f)));
-  const __m512 denominator = _mm512_add_ps(one, d);
-  __m512 reciprocal = _mm512_rcp14_ps(denominator);
-  reciprocal = _mm512_mul_ps(reciprocal, _mm512_fnmadd_ps(denominator, reciprocal, _mm512_set1_ps(2.0f)));
-  const __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
-  return _mm512_mul_ps(x, _mm512_mask_mul_ps(reciprocal, negative, reciprocal, d));
+template <typename X, typename Out>
+void rms_norm_to(const RmsNormCall& call, bool wide_weight, int64_t begin, int64_t end) {
+  if (wide_weight) return rms_norm_rows<X, Out, float>(call, begin, end);
+  return rms_norm_rows<X, Out, BFloat16>(call, begin, end);
 }
 
 template <typename X>
@@ -76,13 +63,14 @@ void silu_mul_rows(const SiluMulCall& call, int64_t begin, int64_t end) {
 }  // namespace
 
 void rms_norm_avx512(const RmsNormCall& call, int64_t begin, int64_t end) {
+  const bool wide_x = call.type == ElementType::kFloat32;
   const bool wide_weight = call.weight_type == ElementType::kFloat32;
-  if (call.type == ElementType::kFloat32) {
-    wide_weight ? rms_norm_rows<float, float>(call, begin, end) : rms_norm_rows<float, BFloat16>(call, begin, end);
-  } else {
-    wide_weight ? rms_norm_rows<BFloat16, float>(call, begin, end)
-                : rms_norm_rows<BFloat16, BFloat16>(call, begin, end);
+  if (call.out_type == ElementType::kFloat32) {
+    if (wide_x) return rms_norm_to<float, float>(call, wide_weight, begin, end);
+    return rms_norm_to<BFloat16, float>(call, wide_weight, begin, end);
   }
+  if (wide_x) return rms_norm_to<float, BFloat16>(call, wide_weight, begin, end);
+  return rms_norm_to<BFloat16, BFloat16>(call, wide_weight, begin, end);
 }
 
 void silu_mul_avx512(const SiluMulCall& call, int64_t begin, int64_t end) {

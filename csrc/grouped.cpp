@@ -8,6 +8,7 @@
 #include "grouped_pack.h"
 #include "module.h"
 #include "parallel.h"
+#include "program.h"
 
 namespace pelton {
 namespace {
@@ -40,13 +41,12 @@ void run_all(int64_t num_tasks, bool serial, const Function& function) {
   for (int64_t task = 0; task < num_tasks; ++task) function(task);
 }
 
-// `portable` makes tests reach that kernel.
-void grouped_linear(const GroupedCall& call, bool portable) {
+void grouped_linear(const GroupedCall& call) {
   if (call.num_rows == 0 || call.num_outputs == 0) return;
   QuantizeFunction quantize = quantize_row_scalar;
   GroupedTileFunction tile = grouped_tile_scalar;
 #if defined(__x86_64__)
-  if (cpu_features().avx512_vnni && !portable) {
+  if (cpu_features().avx512_vnni) {
     quantize = quantize_row_vnni;
     tile = grouped_tile_vnni;
   }
@@ -83,14 +83,17 @@ void grouped_linear(const GroupedCall& call, bool portable) {
 // What Python calls: addresses as integers, sizes and strides in elements, types as ElementType and GroupedKind.
 
 void linear_binding(uintptr_t x, int64_t x_stride, int x_type, uintptr_t weight, int kind, uintptr_t bias,
-                    int bias_type, uintptr_t out, int64_t out_stride, int out_type, int64_t num_rows,
-                    int64_t num_outputs, int64_t num_inputs, bool portable) {
-  grouped_linear({reinterpret_cast<const void*>(x), x_stride, static_cast<ElementType>(x_type),
-                  reinterpret_cast<const uint8_t*>(weight), static_cast<GroupedKind>(kind),
-                  reinterpret_cast<const void*>(bias), static_cast<ElementType>(bias_type),
-                  reinterpret_cast<void*>(out), out_stride, static_cast<ElementType>(out_type), num_rows, num_outputs,
-                  num_inputs},
-                 portable);
+                    int bias_type, uintptr_t out, int64_t out_stride, int out_type, bool accumulate, int64_t num_rows,
+                    int64_t num_outputs, int64_t num_inputs) {
+  const GroupedCall call{reinterpret_cast<const void*>(x), x_stride, static_cast<ElementType>(x_type),
+                         reinterpret_cast<const uint8_t*>(weight), static_cast<GroupedKind>(kind),
+                         reinterpret_cast<const void*>(bias), static_cast<ElementType>(bias_type),
+                         reinterpret_cast<void*>(out), out_stride, static_cast<ElementType>(out_type), accumulate,
+                         num_rows, num_outputs, num_inputs};
+  submit([call] {
+    grouped_linear(call);
+    return true;
+  });
 }
 
 int64_t packed_bytes_binding(int kind, int64_t num_outputs, int64_t num_inputs) {
@@ -105,9 +108,11 @@ void pack_binding(uintptr_t blocks, int kind, int64_t num_rows, int64_t num_inpu
 
 bool unpack_rows_binding(uintptr_t packed, int kind, uintptr_t ids, int64_t num_rows, int64_t num_outputs,
                          int64_t num_inputs, uintptr_t out, int out_type) {
-  return grouped_unpack_rows(reinterpret_cast<const uint8_t*>(packed), static_cast<GroupedKind>(kind),
-                             reinterpret_cast<const int64_t*>(ids), num_rows, num_outputs, num_inputs,
-                             reinterpret_cast<void*>(out), static_cast<ElementType>(out_type));
+  return submit([=] {
+    return grouped_unpack_rows(reinterpret_cast<const uint8_t*>(packed), static_cast<GroupedKind>(kind),
+                               reinterpret_cast<const int64_t*>(ids), num_rows, num_outputs, num_inputs,
+                               reinterpret_cast<void*>(out), static_cast<ElementType>(out_type));
+  });
 }
 
 }  // namespace
@@ -116,8 +121,8 @@ void register_grouped(nanobind::module_& m) {
   using namespace nanobind::literals;
   using Unlocked = nanobind::call_guard<nanobind::gil_scoped_release>;
   m.def("grouped_linear", linear_binding, "x"_a, "x_stride"_a, "x_type"_a, "weight"_a, "kind"_a, "bias"_a,
-        "bias_type"_a, "out"_a, "out_stride"_a, "out_type"_a, "num_rows"_a, "num_outputs"_a, "num_inputs"_a,
-        "portable"_a, Unlocked());
+        "bias_type"_a, "out"_a, "out_stride"_a, "out_type"_a, "accumulate"_a, "num_rows"_a, "num_outputs"_a, "num_inputs"_a,
+        Unlocked());
   m.def("grouped_packed_bytes", packed_bytes_binding, "kind"_a, "num_outputs"_a, "num_inputs"_a);
   m.def("grouped_pack", pack_binding, "blocks"_a, "kind"_a, "num_rows"_a, "num_inputs"_a, "first_output"_a, "packed"_a,
         Unlocked());

@@ -54,6 +54,7 @@ struct GroupedCall {
   void* out;  // [num_rows][num_outputs], rows out_stride elements apart; overlaps no input
   int64_t out_stride;
   ElementType out_type;
+  bool accumulate;  // add to what out holds; out_type is fp32 then
   int64_t num_rows;
   int64_t num_outputs;
   int64_t num_inputs;  // a multiple of kGroupInputs

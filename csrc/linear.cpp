@@ -7,6 +7,7 @@
 #include "linear_epilogue.h"
 #include "module.h"
 #include "parallel.h"
+#include "program.h"
 
 namespace pelton {
 namespace {
@@ -43,15 +44,14 @@ struct Kernel {
   int64_t task_columns;  // of one panel of weights
 };
 
-// `limit` caps the instruction set, so that tests reach every kernel.
-Kernel choose_kernel(const LinearCall& call, Isa limit) {
+Kernel choose_kernel(const LinearCall& call) {
 #if defined(__x86_64__)
   const CpuFeatures& has = cpu_features();
   const bool bf16 = call.x_type == ElementType::kBFloat16 && call.weight_type == ElementType::kBFloat16;
-  if (bf16 && has.amx_bf16 && limit >= Isa::kAmxBf16) return {linear_amx_bf16, 32};
+  if (bf16 && has.amx_bf16) return {linear_amx_bf16, 32};
   const int64_t columns = call.num_rows <= 6 ? 64 : 32;
-  if (bf16 && has.avx512_bf16 && limit >= Isa::kAvx512Bf16) return {linear_avx512_bf16, columns};
-  if (has.avx512 && limit >= Isa::kAvx512) return {linear_avx512, columns};
+  if (bf16 && has.avx512_bf16) return {linear_avx512_bf16, columns};
+  if (has.avx512) return {linear_avx512, columns};
 #endif
   return {linear_scalar, 64};
 }
@@ -65,9 +65,9 @@ int64_t rows_per_task(const LinearCall& call) {
 }
 
 // Tasks are handed out one by one: a thread that loses its core for a while delays one task, not half of them.
-void linear(const LinearCall& call, Isa limit) {
+void linear(const LinearCall& call) {
   if (call.num_rows == 0 || call.num_outputs == 0) return;
-  const Kernel kernel = choose_kernel(call, limit);
+  const Kernel kernel = choose_kernel(call);
   const int64_t task_rows = rows_per_task(call);
   const int64_t num_panels = (call.num_outputs + kernel.task_columns - 1) / kernel.task_columns;
   const int64_t num_tasks = num_panels * ((call.num_rows + task_rows - 1) / task_rows);
@@ -133,31 +133,46 @@ void pack(const Element* source, int64_t stride, int64_t num_outputs, int64_t nu
   });
 }
 
-template <typename Element>
+template <typename Element, typename Out>
 void unpack_rows(const uint32_t* packed, const int64_t* ids, int64_t num_rows, int64_t num_inputs, int64_t num_units,
-                 Element* out) {
+                 Out* out) {
   constexpr int64_t kPerUnit = sizeof(uint32_t) / sizeof(Element);
   for (int64_t row = 0; row < num_rows; ++row) {
     const uint32_t* block = packed + ids[row] / kBlockColumns * num_units * kBlockColumns + ids[row] % kBlockColumns;
-    Element* to = out + row * num_inputs;
-    const int64_t whole = num_inputs / kPerUnit;
-    for (int64_t unit = 0; unit < whole; ++unit) {
-      std::memcpy(to + unit * kPerUnit, block + unit * kBlockColumns, sizeof(uint32_t));
+    Out* to = out + row * num_inputs;
+    for (int64_t k = 0; k < num_inputs; ++k) {
+      Element element;
+      std::memcpy(&element, reinterpret_cast<const Element*>(block + k / kPerUnit * kBlockColumns) + k % kPerUnit,
+                  sizeof(Element));
+      store(to + k, to_float(element));
     }
-    if (whole * kPerUnit < num_inputs) std::memcpy(to + whole * kPerUnit, block + whole * kBlockColumns, sizeof(Element));
+  }
+}
+
+template <typename Element>
+void unpack_rows(const uint32_t* packed, const int64_t* ids, int64_t num_rows, int64_t num_inputs, int64_t num_units,
+                 void* out, ElementType out_type) {
+  if (out_type == ElementType::kBFloat16) {
+    unpack_rows<Element>(packed, ids, num_rows, num_inputs, num_units, static_cast<BFloat16*>(out));
+  } else {
+    unpack_rows<Element>(packed, ids, num_rows, num_inputs, num_units, static_cast<float*>(out));
   }
 }
 
 // What Python calls: addresses as integers, sizes and strides in elements, types as ElementType.
 
 void linear_binding(uintptr_t x, int64_t x_stride, int x_type, uintptr_t weight, int weight_type, uintptr_t bias,
-                    int bias_type, uintptr_t out, int64_t out_stride, int out_type, int64_t num_rows,
-                    int64_t num_outputs, int64_t num_inputs, int isa) {
-  linear({reinterpret_cast<const void*>(x), x_stride, static_cast<ElementType>(x_type),
-          reinterpret_cast<const void*>(weight), static_cast<ElementType>(weight_type),
-          reinterpret_cast<const void*>(bias), static_cast<ElementType>(bias_type), reinterpret_cast<void*>(out),
-          out_stride, static_cast<ElementType>(out_type), num_rows, num_outputs, num_inputs},
-         static_cast<Isa>(isa));
+                    int bias_type, uintptr_t out, int64_t out_stride, int out_type, bool accumulate, int64_t num_rows,
+                    int64_t num_outputs, int64_t num_inputs) {
+  const LinearCall call{reinterpret_cast<const void*>(x), x_stride, static_cast<ElementType>(x_type),
+                        reinterpret_cast<const void*>(weight), static_cast<ElementType>(weight_type),
+                        reinterpret_cast<const void*>(bias), static_cast<ElementType>(bias_type),
+                        reinterpret_cast<void*>(out), out_stride, static_cast<ElementType>(out_type), accumulate,
+                        num_rows, num_outputs, num_inputs};
+  submit([call] {
+    linear(call);
+    return true;
+  });
 }
 
 void pack_binding(uintptr_t source, int64_t stride, int type, int64_t num_outputs, int64_t num_inputs,
@@ -173,18 +188,22 @@ void pack_binding(uintptr_t source, int64_t stride, int type, int64_t num_output
 
 // False, and nothing is written, if an id is not in [0, num_outputs).
 bool unpack_rows_binding(uintptr_t packed, int type, uintptr_t ids, int64_t num_rows, int64_t num_outputs,
-                         int64_t num_inputs, uintptr_t out) {
+                         int64_t num_inputs, uintptr_t out, int out_type) {
   const auto* from = reinterpret_cast<const uint32_t*>(packed);
   const auto* rows = reinterpret_cast<const int64_t*>(ids);
-  const auto inside = [num_outputs](int64_t id) { return id >= 0 && id < num_outputs; };
-  if (!std::all_of(rows, rows + num_rows, inside)) return false;
-  if (static_cast<ElementType>(type) == ElementType::kBFloat16) {
-    const int64_t num_units = padded_inputs(ElementType::kBFloat16, num_inputs) / 2;
-    unpack_rows(from, rows, num_rows, num_inputs, num_units, reinterpret_cast<uint16_t*>(out));
-  } else {
-    unpack_rows(from, rows, num_rows, num_inputs, num_inputs, reinterpret_cast<uint32_t*>(out));
-  }
-  return true;
+  return submit([=] {
+    const auto inside = [num_outputs](int64_t id) { return id >= 0 && id < num_outputs; };
+    if (!std::all_of(rows, rows + num_rows, inside)) return false;
+    if (static_cast<ElementType>(type) == ElementType::kBFloat16) {
+      const int64_t num_units = padded_inputs(ElementType::kBFloat16, num_inputs) / 2;
+      unpack_rows<BFloat16>(from, rows, num_rows, num_inputs, num_units, reinterpret_cast<void*>(out),
+                            static_cast<ElementType>(out_type));
+    } else {
+      unpack_rows<float>(from, rows, num_rows, num_inputs, num_inputs, reinterpret_cast<void*>(out),
+                         static_cast<ElementType>(out_type));
+    }
+    return true;
+  });
 }
 
 int64_t packed_bytes(int type, int64_t num_outputs, int64_t num_inputs) {
@@ -211,13 +230,13 @@ void register_linear(nanobind::module_& m) {
   using namespace nanobind::literals;
   using Unlocked = nanobind::call_guard<nanobind::gil_scoped_release>;
   m.def("linear", linear_binding, "x"_a, "x_stride"_a, "x_type"_a, "weight"_a, "weight_type"_a, "bias"_a,
-        "bias_type"_a, "out"_a, "out_stride"_a, "out_type"_a, "num_rows"_a, "num_outputs"_a, "num_inputs"_a, "isa"_a,
-        Unlocked());
+        "bias_type"_a, "out"_a, "out_stride"_a, "out_type"_a, "accumulate"_a, "num_rows"_a, "num_outputs"_a,
+        "num_inputs"_a, Unlocked());
   m.def("linear_packed_bytes", packed_bytes, "type"_a, "num_outputs"_a, "num_inputs"_a);
   m.def("linear_pack", pack_binding, "source"_a, "stride"_a, "type"_a, "num_outputs"_a, "num_inputs"_a, "packed"_a,
         Unlocked());
   m.def("linear_unpack_rows", unpack_rows_binding, "packed"_a, "type"_a, "ids"_a, "num_rows"_a, "num_outputs"_a,
-        "num_inputs"_a, "out"_a, Unlocked());
+        "num_inputs"_a, "out"_a, "out_type"_a, Unlocked());
 }
 
 }  // namespace pelton

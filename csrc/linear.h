@@ -13,8 +13,6 @@
 
 namespace pelton {
 
-enum class Isa : int { kScalar = 0, kAvx512 = 1, kAvx512Bf16 = 2, kAmxBf16 = 3 };
-
 constexpr int64_t kBlockColumns = 16;
 
 struct LinearCall {
@@ -28,6 +26,7 @@ struct LinearCall {
   void* out;  // [num_rows][num_outputs], rows out_stride elements apart; overlaps no input
   int64_t out_stride;
   ElementType out_type;
+  bool accumulate;  // add to what out holds; out_type is fp32 then
   int64_t num_rows;
   int64_t num_outputs;
   int64_t num_inputs;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <string_view>
 #include <vector>
 
 #include <nanobind/nanobind.h>
@@ -12,6 +11,7 @@
 #include "cpu_features.h"
 #include "module.h"
 #include "parallel.h"
+#include "program.h"
 
 namespace nb = nanobind;
 
@@ -147,9 +147,9 @@ void write_tokens(TokenWriter& writer, int64_t begin, int64_t end) {
   }
 }
 
-const RopeKernel& choose_kernel(std::string_view instruction_set) {
+const RopeKernel& choose_kernel() {
 #if defined(__x86_64__)
-  if (cpu_features().avx512 && instruction_set != "portable") return kAvx512Rope;
+  if (cpu_features().avx512) return kAvx512Rope;
 #endif
   return kPortableRope;
 }
@@ -164,7 +164,7 @@ void rope_and_cache_binding(uintptr_t query, uintptr_t key, uintptr_t value, uin
                             int page_size, int64_t query_token_stride, int64_t query_head_stride,
                             int64_t key_token_stride, int64_t key_head_stride, int64_t value_token_stride,
                             int64_t value_head_stride, int64_t key_page_stride, int64_t value_page_stride, int type,
-                            int cache_type, const char* instruction_set) {
+                            int cache_type) {
   const RopeCall call{
       .query = view(query, query_token_stride, query_head_stride, num_heads),
       .key = view(key, key_token_stride, key_head_stride, num_kv_heads),
@@ -184,7 +184,10 @@ void rope_and_cache_binding(uintptr_t query, uintptr_t key, uintptr_t value, uin
       .type = static_cast<ElementType>(type),
       .cache_type = static_cast<ElementType>(cache_type),
   };
-  rope_and_cache(call, choose_kernel(instruction_set));
+  submit([call, kernel = &choose_kernel()] {
+    rope_and_cache(call, *kernel);
+    return true;
+  });
 }
 
 void write_kv_binding(uintptr_t key, uintptr_t value, uintptr_t key_cache, uintptr_t value_cache, uintptr_t slots,
@@ -193,7 +196,7 @@ void write_kv_binding(uintptr_t key, uintptr_t value, uintptr_t key_cache, uintp
                       int64_t key_page_stride, int64_t value_page_stride, int type, int cache_type) {
   rope_and_cache_binding(0, key, value, 0, 0, 0, key_cache, value_cache, slots, num_tokens, 0, num_kv_heads, head_dim,
                          0, page_size, 0, 0, key_token_stride, key_head_stride, value_token_stride, value_head_stride,
-                         key_page_stride, value_page_stride, type, cache_type, "");
+                         key_page_stride, value_page_stride, type, cache_type);
 }
 
 }  // namespace

@@ -179,14 +179,14 @@ class RowSampler {
 // [num_rows][vocabulary] logits, rows row_stride apart -> tokens[num_rows], and the largest logit of each row. A row whose
 // largest logit is not finite has no token: 0.
 void sample_binding(uintptr_t logits, int64_t row_stride, int64_t num_rows, int64_t vocabulary, uintptr_t controls,
-                    uintptr_t tokens, uintptr_t largest, bool portable) {
+                    uintptr_t tokens, uintptr_t largest) {
   const auto* all_logits = reinterpret_cast<const float*>(logits);
   const auto* all_controls = reinterpret_cast<const SamplingControls*>(controls);
   auto* all_tokens = reinterpret_cast<int64_t*>(tokens);
   auto* all_largest = reinterpret_cast<float*>(largest);
   const SamplingKernel* kernel = &kPortableSampling;
 #if defined(__x86_64__)
-  if (!portable && cpu_features().avx512) kernel = &kAvx512Sampling;
+  if (cpu_features().avx512) kernel = &kAvx512Sampling;
 #endif
   const auto sample_row = [&](int64_t row) {
     thread_local Scratch scratch;

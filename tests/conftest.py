@@ -1,9 +1,11 @@
-"""What no test may leave behind for the next."""
+"""What no test may leave behind for the next, and the instruction sets under which kernels are tested."""
 
 import logging
 from collections.abc import Iterator
 
 import pytest
+
+from instruction_sets import INSTRUCTION_SETS, limited_to
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +17,10 @@ def _same_logging() -> Iterator[None]:
     for handler in [handler for handler in root.handlers if handler not in handlers]:
         root.removeHandler(handler)
     root.setLevel(level)
+
+
+@pytest.fixture(params=INSTRUCTION_SETS)
+def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The test runs once under each instruction set of this machine."""
+    with limited_to(request.param):
+        yield request.param

@@ -54,9 +54,10 @@ def test_logprobs_come_with_each_token(llm: LLM) -> None:
 
 
 def test_a_chat_is_answered(llm: LLM) -> None:
-    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    # No token of this answer is a near tie, in bfloat16 or float32: rounding does not change it.
+    messages = [{"role": "user", "content": "How many days are in a week?"}]
     output = llm.chat(messages, SamplingParams(temperature=0, max_tokens=20))[0]
-    assert "Paris" in output.outputs[0].text
+    assert "7 days" in output.outputs[0].text
     assert output.outputs[0].finish_reason == "stop"
 
 

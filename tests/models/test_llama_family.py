@@ -7,8 +7,9 @@ import torch
 import transformers
 
 from pelton.layers.context import LayerContext
+from pelton.layers.scratch import Scratch
 from pelton.models import build_model
-from pelton.runner.batch import build_batch
+from pelton.runner.batch import BatchBuilder
 from pelton.runner.kv_cache import allocate_layers
 from pelton.runner.state import RequestState
 from pelton.types import NewRequest, Plan, Row, SamplingParams
@@ -78,7 +79,7 @@ def save_random(name: str, directory: Path) -> tuple[Path, torch.nn.Module]:
 def pelton_logits(path: Path, token_ids: list[int], chunks: list[int]) -> torch.Tensor:
     """[T, V]: the prompt in chunks, its pages in shuffled order, beside a row that must not matter."""
     info = ModelFiles(path).info()
-    model = build_model(info, LayerContext(torch.float32, CPU, info.max_position_embeddings))
+    model = build_model(info, LayerContext(torch.float32, CPU, info.max_position_embeddings, Scratch(CPU)))
     load_weights(model, open_checkpoint(path, dtype=torch.float32), model.tied_names)
     kv = allocate_layers(info, 32, PAGE_SIZE, torch.float32, CPU)
     params = SamplingParams()
@@ -88,13 +89,14 @@ def pelton_logits(path: Path, token_ids: list[int], chunks: list[int]) -> torch.
     }
     pages = (7, 2, 11, 5, 9)
     logits: list[torch.Tensor] = []
+    builder = BatchBuilder(PAGE_SIZE, CPU)
     start = 0
     for chunk in chunks:
         neighbour = Row(2, 0, 17, (20, 21), sample=False)
         plan = Plan((neighbour, Row(1, start, chunk, pages, sample=True)))
         with torch.inference_mode():
-            hidden = model(build_batch(plan, states, PAGE_SIZE, CPU), kv)
-            logits.append(model.logits(hidden[17:]))
+            stream = model(builder.build(plan, states), kv)
+            logits.append(model.logits(stream, torch.arange(17, 17 + chunk)).clone())
         start += chunk
     return torch.cat(logits)
 

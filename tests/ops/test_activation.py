@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from pelton.kernels.cpu import extension
+from instruction_sets import under
 from pelton.ops import reference
 from pelton.ops.activation import silu_mul
 
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
-PORTABLE = [False, True] if extension is not None and extension.features()["avx512"] else [False]
+EACH_KERNEL = under("portable", "avx2", "avx512")
 
 
 def random(*shape: int, dtype: torch.dtype = FLOAT32, seed: int = 0) -> torch.Tensor:
@@ -25,42 +25,44 @@ def assert_near(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual.double(), expected, rtol=relative, atol=1e-30)
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
+@EACH_KERNEL
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize("shape", [(1, 2), (3, 30), (5, 32), (2, 34), (4, 3072), (200, 1000)])
-def test_matches_float64(portable, dtype, shape):
+def test_matches_float64(instruction_set, dtype, shape):
     x = random(*shape, dtype=dtype) * 4
-    y = silu_mul(x, portable=portable)
+    y = silu_mul(x)
     assert y.dtype is dtype
     assert_near(y, exact(x))
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
-def test_is_accurate_from_deep_negative_to_large_gates(portable):
+@EACH_KERNEL
+def test_is_accurate_from_deep_negative_to_large_gates(instruction_set):
     gate = torch.linspace(-80, 80, 16001)
     x = torch.stack([gate, torch.ones_like(gate)], dim=1)
-    torch.testing.assert_close(silu_mul(x, portable=portable).double(), exact(x), rtol=1e-6, atol=1e-36)
+    torch.testing.assert_close(silu_mul(x).double(), exact(x), rtol=1e-6, atol=1e-36)
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
-def test_extreme_gates_saturate(portable):
+@EACH_KERNEL
+def test_extreme_gates_saturate(instruction_set):
     gate = torch.tensor([-1e30, -200.0, 200.0, 1e30, torch.inf, torch.nan, 0.0])
-    y = silu_mul(torch.stack([gate, torch.ones_like(gate)], dim=1), portable=portable)[:, 0]
+    y = silu_mul(torch.stack([gate, torch.ones_like(gate)], dim=1))[:, 0]
     torch.testing.assert_close(y[:3], torch.tensor([0.0, 0.0, 200.0]))
     torch.testing.assert_close(y[3:5], gate[3:5])
     assert bool(y[5].isnan())
     assert y[6] == 0
 
 
+@EACH_KERNEL
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
-def test_a_row_has_the_same_bits_alone_and_among_rows_enough_for_threads(dtype):
+def test_a_row_has_the_same_bits_alone_and_among_rows_enough_for_threads(instruction_set, dtype):
     x = random(200, 1154, dtype=dtype)
     whole = silu_mul(x)
     for row in (0, 27, 28, 199):
         assert torch.equal(silu_mul(x[row : row + 1])[0], whole[row])
 
 
-def test_rows_may_be_strided_and_absent():
+@EACH_KERNEL
+def test_rows_may_be_strided_and_absent(instruction_set):
     x = random(20, 100)
     assert torch.equal(silu_mul(x[::3, 10:76]), silu_mul(x[::3, 10:76].contiguous()))
     assert silu_mul(random(0, 66)).shape == (0, 33)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from instruction_sets import available, under
 from ops.paged_batches import PagedBatch, int32, paged_batch
 from pelton.kernels.cpu import extension
 from pelton.ops.attention import cpu_paged_attention, paged_attention
@@ -14,7 +15,7 @@ from pelton.ops.reference_attention import reference_paged_attention
 
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 MIXED_ROWS = [(37, 100), (1, 1), (1, 16), (1, 17), (1, 700), (3, 260), (150, 150)]
-ROUNDING = ("avx512_bf16", "amx")  # kernels that round the weights to bf16, and take bf16 alone
+ROUNDING = ("avx512_vnni_bf16", "amx")  # kernels that round the weights to bf16, and take bf16 alone
 needs_extension = pytest.mark.skipif(extension is None, reason="the CPU kernels are not built")
 
 
@@ -30,24 +31,24 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def instruction_sets() -> list[str]:
-    features = extension.features() if extension is not None else {}
-    needed = {"avx512": "avx512", "avx512_bf16": "avx512_bf16", "amx": "amx_bf16"}
-    sets = {name: features.get(feature, False) for name, feature in needed.items()}
-    return ["portable", *(name for name, present in sets.items() if present)]
+INSTRUCTION_SETS = "portable", "avx2", "avx512", "avx512_vnni_bf16", "amx"  # those with kernels of their own
+EACH_INSTRUCTION_SET = under(*INSTRUCTION_SETS)
 
 
 def kernels() -> list[Kernel]:
     """Every kernel of this machine with the types that it takes."""
     types = [(FLOAT32, FLOAT32), (FLOAT32, BFLOAT16), (BFLOAT16, FLOAT32), (BFLOAT16, BFLOAT16)]
-    every = [(name, *pair) for name in instruction_sets() for pair in types]
+    every = [(name, *pair) for name in available(*INSTRUCTION_SETS) for pair in types]
     return [kernel for kernel in every if kernel[0] not in ROUNDING or kernel[1:] == (BFLOAT16, BFLOAT16)]
 
 
-def attend(
-    instruction_set: str, batch: PagedBatch, scale: float = 0.125, window: int | None = None, softcap: float = 0.0
-) -> torch.Tensor:
-    return cpu_paged_attention(*batch.arguments(), scale, window, softcap, instruction_set=instruction_set)
+EACH_KERNEL = pytest.mark.parametrize(
+    ("instruction_set", "query_dtype", "cache_dtype"), kernels(), indirect=["instruction_set"]
+)
+
+
+def attend(batch: PagedBatch, scale: float = 0.125, window: int | None = None, softcap: float = 0.0) -> torch.Tensor:
+    return cpu_paged_attention(*batch.arguments(), scale, window, softcap)
 
 
 def dense_attention(batch: PagedBatch, scale: float, window: int | None, softcap: float) -> torch.Tensor:
@@ -89,18 +90,19 @@ def test_reference_is_attention(cache_dtype: torch.dtype, window: int | None, so
 
 
 @needs_extension
-@pytest.mark.parametrize("kernel", kernels())
+@EACH_KERNEL
 @pytest.mark.parametrize(("window", "softcap"), [(None, 0.0), (5, 0.0), (300, 0.0), (40, 2.0)])
-def test_kernel_is_attention(kernel: Kernel, window: int | None, softcap: float) -> None:
-    instruction_set, query_dtype, cache_dtype = kernel
+def test_kernel_is_attention(
+    instruction_set: str, query_dtype: torch.dtype, cache_dtype: torch.dtype, window: int | None, softcap: float
+) -> None:
     batch = paged_batch(MIXED_ROWS, query_dtype=query_dtype, cache_dtype=cache_dtype)
-    actual = attend(instruction_set, batch, 0.125, window, softcap)
+    actual = attend(batch, 0.125, window, softcap)
     expected = dense_attention(batch, 0.125, window, softcap)
     assert_near(actual, expected, weight_error(instruction_set, batch))
 
 
 @needs_extension
-@pytest.mark.parametrize("instruction_set", instruction_sets())
+@EACH_INSTRUCTION_SET
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads", "head_dim", "page_size"),
@@ -128,19 +130,24 @@ def test_kernel_takes_every_shape(
         cache_dtype=dtype,
     )
     scale = head_dim**-0.5
-    actual = attend(instruction_set, batch, scale)
+    actual = attend(batch, scale)
     assert_near(actual, dense_attention(batch, scale, None, 0.0), weight_error(instruction_set, batch))
 
 
 @needs_extension
-@pytest.mark.parametrize("kernel", kernels())
+@EACH_KERNEL
 @pytest.mark.parametrize(
     ("window", "softcap", "num_heads", "num_kv_heads"), [(None, 0.0, 9, 3), (5, 0.0, 2, 2), (270, 3.0, 10, 2)]
 )
 def test_a_token_does_not_depend_on_its_batch(
-    kernel: Kernel, window: int | None, softcap: float, num_heads: int, num_kv_heads: int
+    instruction_set: str,
+    query_dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    window: int | None,
+    softcap: float,
+    num_heads: int,
+    num_kv_heads: int,
 ) -> None:
-    instruction_set, query_dtype, cache_dtype = kernel
     rows = [(290, 290), (40, 300), (1, 530)]
     heads = {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
     batch = paged_batch(rows, **heads, query_dtype=query_dtype, cache_dtype=cache_dtype)
@@ -148,7 +155,7 @@ def test_a_token_does_not_depend_on_its_batch(
 
     def attend_with(num_threads: int, part: PagedBatch) -> torch.Tensor:
         torch.set_num_threads(num_threads)
-        return attend(instruction_set, part, 0.125, window, softcap)
+        return attend(part, 0.125, window, softcap)
 
     together = attend_with(2, batch)
     assert torch.equal(together, attend_with(1, batch))
@@ -171,7 +178,7 @@ def chunks(rows: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
 
 
 @needs_extension
-@pytest.mark.parametrize("instruction_set", instruction_sets())
+@EACH_INSTRUCTION_SET
 @pytest.mark.parametrize("page_size", [32, 64])
 def test_placement_of_pages_changes_nothing(instruction_set: str, page_size: int) -> None:
     rows = [(50, 270), (1, 33)]
@@ -180,50 +187,50 @@ def test_placement_of_pages_changes_nothing(instruction_set: str, page_size: int
     )
     assert torch.equal(moved.keys[0], expected.keys[0])
     assert not torch.equal(moved.page_table[:, :1], expected.page_table[:, :1])
-    results = [attend(instruction_set, batch) for batch in (expected, moved)]
+    results = [attend(batch) for batch in (expected, moved)]
     assert torch.equal(*results)
 
 
 @needs_extension
-@pytest.mark.parametrize("instruction_set", instruction_sets())
+@EACH_INSTRUCTION_SET
 def test_rows_may_share_pages(instruction_set: str) -> None:
     batch = paged_batch([(40, 100)], cache_dtype=BFLOAT16, query_dtype=BFLOAT16)
     shared = batch.part([(0, 10, 30), (0, 10, 30), (0, 39, 40)])
-    actual = attend(instruction_set, shared)
-    whole = attend(instruction_set, batch)
+    actual = attend(shared)
+    whole = attend(batch)
     assert torch.equal(actual, torch.cat([whole[10:30], whole[10:30], whole[39:]]))
 
 
 @needs_extension
-@pytest.mark.parametrize("instruction_set", instruction_sets())
+@EACH_INSTRUCTION_SET
 @pytest.mark.parametrize("cache_dtype", [FLOAT32, BFLOAT16])
 def test_huge_scores_stay_finite(instruction_set: str, cache_dtype: torch.dtype) -> None:
     batch = paged_batch([(20, 600), (1, 40)], magnitude=3e4, query_dtype=cache_dtype, cache_dtype=cache_dtype)
-    actual = attend(instruction_set, batch, 1.0)
+    actual = attend(batch, 1.0)
     assert actual.isfinite().all()
     torch.testing.assert_close(actual.double(), dense_attention(batch, 1.0, None, 0.0), rtol=2**-8, atol=1.0)
 
 
 @needs_extension
-@pytest.mark.parametrize("instruction_set", instruction_sets())
+@EACH_INSTRUCTION_SET
 def test_not_a_number_is_not_hidden(instruction_set: str) -> None:
     batch = paged_batch([(1, 40), (1, 40)], query_dtype=BFLOAT16, cache_dtype=BFLOAT16)
     batch.query[0, 0, 3] = math.nan
-    actual = attend(instruction_set, batch, 1.0)
+    actual = attend(batch, 1.0)
     assert actual[0, 0].isnan().all()
     assert actual[0, 1:].isfinite().all()
     assert actual[1].isfinite().all()
 
 
 @needs_extension
-@pytest.mark.parametrize("instruction_set", instruction_sets())
+@EACH_INSTRUCTION_SET
 @pytest.mark.parametrize("query_dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize("head_dim", [16, 48, 64])
 def test_kernel_writes_its_output_alone(instruction_set: str, query_dtype: torch.dtype, head_dim: int) -> None:
     batch = paged_batch([(9, 20), (1, 3)], query_dtype=query_dtype, cache_dtype=query_dtype, head_dim=head_dim)
     guarded = torch.full((12, 6, head_dim), -123.0, dtype=query_dtype)
     caches = batch.key_cache.clone(), batch.value_cache.clone()
-    cpu_paged_attention(*batch.arguments(), 0.125, None, 0.0, out=guarded[1:11], instruction_set=instruction_set)
+    cpu_paged_attention(*batch.arguments(), 0.125, None, 0.0, out=guarded[1:11])
     assert (guarded[[0, 11]] == -123.0).all()
     assert (guarded[1:11] != -123.0).all()
     torch.testing.assert_close(caches, (batch.key_cache, batch.value_cache), rtol=0, atol=0, equal_nan=True)

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from formats.gguf_blocks import BLOCK_TYPES, stored
+from instruction_sets import limited_to, under
 from pelton.formats.grouped import GroupedAffine
 from pelton.kernels.cpu import extension
 from pelton.ops.grouped import grouped_linear
 
 pytestmark = pytest.mark.skipif(extension is None, reason="needs the CPU kernels")
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
-VNNI = extension is not None and extension.features()["avx512_vnni"]
-PORTABLE = [False, True] if VNNI else [True]
+EACH_KERNEL = under("portable", "avx2", "avx512_vnni_bf16")
 NUM_ROWS = (*range(1, 18), 31, 33, 64, 65, 300)
 GUARD = 12345.0
 
@@ -54,15 +54,15 @@ def close(actual: torch.Tensor, expected: torch.Tensor, x: torch.Tensor, values:
     assert bool(((actual.double() - expected).abs() <= 2e-6 * bound + relative * expected.abs() + 1e-12).all())
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
+@EACH_KERNEL
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize("type_name", BLOCK_TYPES)
-def test_is_the_product_of_the_weight_and_the_quantized_input(type_name, dtype, portable):
+def test_is_the_product_of_the_weight_and_the_quantized_input(type_name, dtype, instruction_set):
     for num_outputs, num_inputs in itertools.product((1, 16, 17, 47, 130), (32, 64, 160)):
         weight, values = grouped(type_name, num_outputs, num_inputs)
         for num_rows in (1, 5, 12, 13, 30):
             x = random(num_rows, num_inputs, dtype=dtype)
-            actual = grouped_linear(x, weight, out_dtype=FLOAT32, portable=portable)
+            actual = grouped_linear(x, weight, out_dtype=FLOAT32)
             expected = quantized(x) @ values.double().T
             close(actual, expected, x, values)
 
@@ -77,30 +77,31 @@ def test_is_the_exact_product_within_the_error_of_an_int8_input(type_name):
     assert error.square().mean().sqrt() < 0.01 * (x.double() @ values.double().T).square().mean().sqrt()
 
 
-@pytest.mark.skipif(not VNNI, reason="there is one kernel")
+@EACH_KERNEL
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize("type_name", BLOCK_TYPES)
-def test_the_kernels_agree_bit_for_bit(type_name, dtype):
+def test_the_kernels_agree_bit_for_bit(type_name, dtype, instruction_set):
     weight, _ = grouped(type_name, 83, 192)
     x = random(29, 192, dtype=dtype)
     x[3], x[4, :32], x[5, 40], x[6] = 0, 0, torch.inf, 1e-39
     bias = random(83, seed=2)
     for out_dtype in (FLOAT32, BFLOAT16):
         fast = grouped_linear(x, weight, bias, out_dtype)
-        slow = grouped_linear(x, weight, bias, out_dtype, portable=True)
+        with limited_to("portable"):
+            slow = grouped_linear(x, weight, bias, out_dtype)
         assert torch.equal(fast.nan_to_num(nan=7e7), slow.nan_to_num(nan=7e7))
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
+@EACH_KERNEL
 @pytest.mark.parametrize("type_name", BLOCK_TYPES)
-def test_a_row_has_the_same_bits_alone_and_in_any_batch(type_name, portable, num_threads):
-    num_outputs, num_inputs = (37, 64) if portable else (1100, 320)
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(type_name, instruction_set, num_threads):
+    num_outputs, num_inputs = (37, 64) if instruction_set == "portable" else (1100, 320)
     weight, _ = grouped(type_name, num_outputs, num_inputs)
     x = random(max(NUM_ROWS), num_inputs, dtype=BFLOAT16)
-    alone = torch.cat([grouped_linear(x[i : i + 1], weight, out_dtype=FLOAT32, portable=portable) for i in range(300)])
+    alone = torch.cat([grouped_linear(x[i : i + 1], weight, out_dtype=FLOAT32) for i in range(300)])
     for num_rows in NUM_ROWS:
-        first = grouped_linear(x[:num_rows], weight, out_dtype=FLOAT32, portable=portable)
-        last = grouped_linear(x[-num_rows:], weight, out_dtype=FLOAT32, portable=portable)
+        first = grouped_linear(x[:num_rows], weight, out_dtype=FLOAT32)
+        last = grouped_linear(x[-num_rows:], weight, out_dtype=FLOAT32)
         assert torch.equal(first, alone[:num_rows]), num_rows
         assert torch.equal(last, alone[-num_rows:]), num_rows
 
@@ -113,32 +114,32 @@ def test_a_row_has_the_same_bits_when_rows_are_cut_into_several_tasks(num_thread
         assert torch.equal(grouped_linear(x[row : row + 1], weight)[0], whole[row])
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
+@EACH_KERNEL
 @pytest.mark.parametrize("bias_dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize("out_dtype", [FLOAT32, BFLOAT16])
-def test_bias_is_added_before_rounding(portable, bias_dtype, out_dtype):
+def test_bias_is_added_before_rounding(instruction_set, bias_dtype, out_dtype):
     weight, values = grouped("Q4_1", 53, 96)
     x, bias = random(37, 96, dtype=BFLOAT16), random(53, dtype=bias_dtype, seed=2) * 100
-    actual = grouped_linear(x, weight, bias, out_dtype, portable=portable)
+    actual = grouped_linear(x, weight, bias, out_dtype)
     assert actual.dtype is out_dtype
     exact = quantized(x) @ values.double().T + bias.double()
     torch.testing.assert_close(actual.double(), exact, rtol=2**-8 if out_dtype is BFLOAT16 else 1e-6, atol=1e-3)
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
+@EACH_KERNEL
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
-def test_rows_of_x_may_be_strided(portable, dtype):
+def test_rows_of_x_may_be_strided(instruction_set, dtype):
     whole = random(40, 200, dtype=dtype)
     weight, _ = grouped("Q8_0", 48, 64)
     x = whole[::2, 13:77]
-    strided, plain = (grouped_linear(rows, weight, portable=portable) for rows in (x, x.contiguous()))
+    strided, plain = (grouped_linear(rows, weight) for rows in (x, x.contiguous()))
     assert torch.equal(strided, plain)
 
 
-@pytest.mark.parametrize("portable", PORTABLE)
+@EACH_KERNEL
 @pytest.mark.parametrize("type_name", BLOCK_TYPES)
 @pytest.mark.parametrize("num_rows", [1, 7, 33])
-def test_reads_and_writes_nothing_beyond_its_operands(type_name, num_rows, portable):
+def test_reads_and_writes_nothing_beyond_its_operands(type_name, num_rows, instruction_set):
     """NaN stands around every row of x, a mark around every row of the output."""
     num_outputs, num_inputs = 37, 64
     surrounded = torch.full((num_rows + 2, num_inputs + 80), torch.nan, dtype=BFLOAT16)
@@ -150,11 +151,23 @@ def test_reads_and_writes_nothing_beyond_its_operands(type_name, num_rows, porta
     assert extension is not None
     extension.grouped_linear(
         x.data_ptr(), x.stride(0), 1, weight.data.data_ptr(), int(weight.kind), 0, 0, out.data_ptr(), out.stride(0), 0,
-        num_rows, num_outputs, num_inputs, portable,
+        False, num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     close(out, quantized(x) @ values.double().T, x, values)
     out.fill_(GUARD)
     assert bool((guarded == GUARD).all())
+
+
+@EACH_KERNEL
+def test_a_product_is_added_to_what_is_there(instruction_set):
+    weight, _ = grouped("Q4_1", 45, 96)
+    x, stream = random(19, 96), random(19, 60, seed=3)
+    before = stream.clone()
+    grouped_linear(x, weight, out=stream[:, 5:50], accumulate=True)
+    expected = before[:, 5:50] + grouped_linear(x, weight)
+    assert torch.equal(stream[:, 5:50], expected)
+    assert torch.equal(stream[:, :5], before[:, :5])
+    assert torch.equal(stream[:, 50:], before[:, 50:])
 
 
 def test_no_rows_give_no_rows():

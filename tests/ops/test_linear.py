@@ -6,28 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from instruction_sets import INSTRUCTION_SETS, available, limited_to
 from pelton.formats.dense import Dense
 from pelton.kernels.cpu import extension
-from pelton.ops.linear import BEST_ISA, linear
+from pelton.ops.linear import linear
 
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
-PORTABLE, AVX512, AVX512_BF16, AMX_BF16 = range(4)
 NUM_ROWS = (1, 2, 3, 5, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 128, 300, 512)
 GUARD = 12345.0
 
 
-def available_isas() -> list[int]:
-    has = extension.features() if extension is not None else {}
-    names = {AVX512: "avx512", AVX512_BF16: "avx512_bf16", AMX_BF16: "amx_bf16"}
-    return [PORTABLE, *(isa for isa, name in names.items() if has.get(name))]
-
-
-ISAS = available_isas()
-
-
-def isas_of(types: tuple[torch.dtype, torch.dtype]) -> list[int]:
+def kernels_of(types: tuple[torch.dtype, torch.dtype]) -> list[str]:
     """The instruction sets with a kernel of their own for these types."""
-    return ISAS if types == (BFLOAT16, BFLOAT16) else [isa for isa in ISAS if isa <= AVX512]
+    return INSTRUCTION_SETS if types == (BFLOAT16, BFLOAT16) else available("portable", "avx2", "avx512")
 
 
 @pytest.fixture(params=[1, 2])
@@ -60,29 +51,31 @@ def test_matches_a_float64_product_at_odd_sizes(types, num_inputs):
     for num_outputs in (1, 16, 17, 47, 130):
         w = random(num_outputs, num_inputs, dtype=types[1], seed=1)
         weight, expected = Dense.from_tensor(w, types[1]), exact(x, w)
-        for isa, num_rows in itertools.product(isas_of(types), (1, 6, 7, 13, 17, 33, 50)):
-            actual = linear(x[:num_rows], weight, out_dtype=FLOAT32, isa=isa)
+        for instruction_set, num_rows in itertools.product(kernels_of(types), (1, 6, 7, 13, 17, 33, 50)):
+            with limited_to(instruction_set):
+                actual = linear(x[:num_rows], weight, out_dtype=FLOAT32)
             assert actual.dtype is FLOAT32
             assert_near(actual, expected[:num_rows], num_inputs)
 
 
 @pytest.mark.parametrize(
-    ("types", "isa"),
+    ("types", "instruction_set"),
     [
-        (types, isa)
+        (types, name)
         for types in [(FLOAT32, FLOAT32), (FLOAT32, BFLOAT16), (BFLOAT16, BFLOAT16)]
-        for isa in isas_of(types)
+        for name in kernels_of(types)
     ],
+    indirect=["instruction_set"],
 )
-def test_a_row_has_the_same_bits_alone_and_in_any_batch(types, isa, num_threads):
-    num_outputs, num_inputs = (50, 67) if isa == PORTABLE else (176, 611)
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(types, instruction_set, num_threads):
+    num_outputs, num_inputs = (50, 67) if instruction_set == "portable" else (176, 611)
     x = random(max(NUM_ROWS), num_inputs, dtype=types[0])
     weight = Dense.from_tensor(random(num_outputs, num_inputs, dtype=types[1], seed=1), types[1])
-    alone = torch.cat([linear(x[i : i + 1], weight, out_dtype=FLOAT32, isa=isa) for i in range(len(x))])
+    alone = torch.cat([linear(x[i : i + 1], weight, out_dtype=FLOAT32) for i in range(len(x))])
     assert_near(alone, exact(x, weight.dequantize()), num_inputs)
     for num_rows in NUM_ROWS:
-        first = linear(x[:num_rows], weight, out_dtype=FLOAT32, isa=isa)
-        last = linear(x[-num_rows:], weight, out_dtype=FLOAT32, isa=isa)
+        first = linear(x[:num_rows], weight, out_dtype=FLOAT32)
+        last = linear(x[-num_rows:], weight, out_dtype=FLOAT32)
         assert torch.equal(first, alone[:num_rows]), num_rows
         assert torch.equal(last, alone[-num_rows:]), num_rows
 
@@ -96,30 +89,27 @@ def test_a_row_has_the_same_bits_when_its_depth_is_long_and_rows_are_cut_into_se
         assert torch.equal(linear(x[row : row + 1], weight)[0], whole[row])
 
 
-@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("bias_dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize("out_dtype", [FLOAT32, BFLOAT16])
-def test_bias_is_added_before_rounding(isa, bias_dtype, out_dtype):
+def test_bias_is_added_before_rounding(instruction_set, bias_dtype, out_dtype):
     x, w = random(37, 70, dtype=BFLOAT16), random(53, 70, dtype=BFLOAT16, seed=1)
     bias = random(53, dtype=bias_dtype, seed=2) * 100
-    actual = linear(x, Dense.from_tensor(w, BFLOAT16), bias, out_dtype, isa=isa)
+    actual = linear(x, Dense.from_tensor(w, BFLOAT16), bias, out_dtype)
     assert actual.dtype is out_dtype
     assert_near(actual, exact(x, w, bias), 70)
 
 
-@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
-def test_rows_of_x_may_be_strided(isa, dtype):
+def test_rows_of_x_may_be_strided(instruction_set, dtype):
     whole = random(40, 200, dtype=dtype)
     weight = Dense.from_tensor(random(48, 71, dtype=dtype, seed=1), dtype)
     x = whole[::2, 13:84]
-    assert torch.equal(linear(x, weight, isa=isa), linear(x.contiguous(), weight, isa=isa))
+    assert torch.equal(linear(x, weight), linear(x.contiguous(), weight))
 
 
-@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize("num_rows", [1, 7, 33])
-def test_reads_and_writes_nothing_beyond_its_operands(isa, dtype, num_rows):
+def test_reads_and_writes_nothing_beyond_its_operands(instruction_set, dtype, num_rows):
     """NaN stands around every row of x, a mark around every row of the output."""
     num_outputs, num_inputs = 37, 43
     surrounded = torch.full((num_rows + 2, num_inputs + 80), torch.nan, dtype=dtype)
@@ -132,11 +122,26 @@ def test_reads_and_writes_nothing_beyond_its_operands(isa, dtype, num_rows):
     assert extension is not None
     extension.linear(
         x.data_ptr(), x.stride(0), code, weight.data.data_ptr(), code, 0, 0, out.data_ptr(), out.stride(0), 0,
-        num_rows, num_outputs, num_inputs, isa,
+        False, num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     assert_near(out, exact(x, weight.dequantize()), num_inputs)
     out.fill_(GUARD)
     assert bool((guarded == GUARD).all())
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_product_is_added_to_what_is_there(dtype, packed):
+    x, bias = random(19, 96, dtype=dtype), random(45, seed=2)
+    weight = Dense.from_tensor(random(45, 96, dtype=dtype, seed=1), dtype)
+    if not packed:
+        weight = Dense(weight.dequantize(), weight.shape, dtype, packed=False)
+    stream = random(19, 60, seed=3)
+    before = stream.clone()
+    assert linear(x, weight, bias, out=stream[:, 5:50], accumulate=True).data_ptr() == stream[:, 5:].data_ptr()
+    torch.testing.assert_close(stream[:, 5:50], before[:, 5:50] + linear(x, weight, bias, FLOAT32))
+    assert torch.equal(stream[:, :5], before[:, :5])
+    assert torch.equal(stream[:, 50:], before[:, 50:])
 
 
 def test_no_rows_give_no_rows():
@@ -173,4 +178,4 @@ def test_without_packing_the_reference_gives_the_same_values():
         linear(x, plain, out_dtype=FLOAT32), linear(x, Dense.from_tensor(w, BFLOAT16), out_dtype=FLOAT32)
     )
     assert linear(x, plain).dtype is BFLOAT16
-    assert linear(x, plain, isa=BEST_ISA).shape == (11, 40)
+    assert linear(x, plain).shape == (11, 40)

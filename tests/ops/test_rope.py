@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from instruction_sets import under
 from ops.paged_batches import paged_batch
 from pelton.kernels.cpu import extension
 from pelton.ops.kv import allocate_kv, write_kv
@@ -15,12 +16,6 @@ from pelton.ops.rope import cpu_rope_and_cache, rope_and_cache
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 NUM_PAGES, NUM_TOKENS, HEADS, KV_HEADS, PAGE_SIZE = 7, 53, 6, 2, 16
 SENTINEL = -123.0
-
-
-def instruction_sets() -> list[str]:
-    if extension is None:
-        return []
-    return ["portable"] + ["avx512"] * extension.features()["avx512"]
 
 
 def angles(rotary_dim: int, num_positions: int = 200) -> torch.Tensor:
@@ -68,7 +63,8 @@ def test_reference_rotates_as_transformers_does() -> None:
     torch.testing.assert_close(values, value)
 
 
-@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.skipif(extension is None, reason="the CPU kernels are not built")
+@under("portable", "avx2", "avx512")
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize("cache_dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize(
@@ -81,7 +77,7 @@ def test_kernel_equals_the_reference(
     positions, slots = torch.arange(NUM_TOKENS) * 3, shuffled_slots()
     expected_caches, actual_caches = sentinel_cache(head_dim, cache_dtype), sentinel_cache(head_dim, cache_dtype)
     expected = reference_rope_and_cache(*heads, table, positions, *expected_caches, slots)
-    actual = cpu_rope_and_cache(*heads, table, positions, *actual_caches, slots, instruction_set=instruction_set)
+    actual = cpu_rope_and_cache(*heads, table, positions, *actual_caches, slots)
     assert actual.dtype == dtype
     assert torch.equal(actual, expected)
     assert torch.equal(actual_caches[0], expected_caches[0])

@@ -9,12 +9,13 @@ import pytest
 import torch
 from transformers.generation.logits_process import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from instruction_sets import available, limited_to
 from pelton.kernels.cpu import extension
 from pelton.ops.reference_sampling import reference_sample
 from pelton.ops.sampling import sample
 
 VOCABULARY = 5003  # neither whole vectors nor whole blocks
-KERNELS = ["reference"] if extension is None else ["reference", "portable", "best"]
+KERNELS = ["reference", *([] if extension is None else available("portable", "avx2", "avx512"))]
 FILTERS = [
     {},
     {"top_k": 7},
@@ -51,7 +52,8 @@ def controls(uniforms: list[float], settings: dict[str, float]) -> torch.Tensor:
 def run(kernel: str, logits: torch.Tensor, rows: torch.Tensor) -> list[int]:
     if kernel == "reference":
         return reference_sample(logits, rows)[0].tolist()
-    return sample(logits, rows, portable=kernel == "portable")[0].tolist()
+    with limited_to(kernel):
+        return sample(logits, rows)[0].tolist()
 
 
 def draw(kernel: str, logits: torch.Tensor, settings: dict[str, float], count: int, seed: int = 0) -> list[int]:
@@ -148,7 +150,8 @@ def test_rows_without_a_finite_largest_logit_have_no_token_and_disturb_nobody(
     if kernel == "reference":
         tokens, largest = reference_sample(logits, rows)
     else:
-        tokens, largest = sample(logits, rows, portable=kernel == "portable")
+        with limited_to(kernel):
+            tokens, largest = sample(logits, rows)
     assert tokens.tolist() == [0, 0, 0, alone[0]]
     assert largest[0] == -math.inf
     assert math.isnan(largest[1])

@@ -10,6 +10,7 @@ import torch
 from pelton.config import EngineConfig, chosen
 from pelton.engine.engine import Engine
 from pelton.layers.context import LayerContext
+from pelton.layers.scratch import Scratch
 from pelton.model_config import ModelInfo
 from pelton.models import build_model
 from pelton.runner.kv_cache import allocate_layers
@@ -38,10 +39,11 @@ def build_engine(config: EngineConfig, info: ModelInfo, path: Path) -> Engine:
     torch.set_num_threads(chosen(config.num_threads))
     device = torch.device(config.device)
     dtype = _DTYPES[config.dtype]
-    context = LayerContext(dtype=dtype, device=device, max_model_len=max_model_len)
+    context = LayerContext(dtype, device, max_model_len, Scratch(device), quantize=config.quantize)
     with torch.inference_mode():
         model = build_model(info, context)
-        checkpoint = open_checkpoint(path, dtype=dtype, stored=config.weight_format == "native")
+        source_dtype = dtype if config.quantize == "none" else None
+        checkpoint = open_checkpoint(path, source_dtype, stored=config.weight_format == "native")
         load_weights(model, checkpoint, model.tied_names)
     num_pages = chosen(config.kv_cache_memory) // (info.kv_bytes_per_token(config.kv_cache_dtype) * config.page_size)
     kv = allocate_layers(info, num_pages, config.page_size, _DTYPES[config.kv_cache_dtype], device)
@@ -54,4 +56,4 @@ def build_engine(config: EngineConfig, info: ModelInfo, path: Path) -> Engine:
         enable_prefix_caching=config.enable_prefix_caching,
     )
     logger.info("weights loaded in %.2f s, %d pages of KV", time.monotonic() - started, num_pages)
-    return Engine(scheduler, Runner(model, kv, info, config.page_size, device))
+    return Engine(scheduler, Runner(model, kv, info, config.page_size, context))

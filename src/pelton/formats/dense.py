@@ -41,16 +41,21 @@ class Dense:
         """Memory held, padding included."""
         return self.data.nbytes
 
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows `ids` [T] int64, each in [0, N): [T, K] in the weight's dtype. An embedding's lookup."""
-        if not self.packed:
-            return self.data[ids]
-        assert extension is not None and ids.dtype is torch.int64 and ids.is_contiguous()
+    def rows(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Rows `ids` [T] int64, each in [0, N): [T, K]. An embedding's lookup.
+
+        `out` [T, K] contiguous, float32 or bfloat16, is written to; a new tensor of the weight's dtype by default.
+        """
         num_outputs, num_inputs = self.shape
-        out = torch.empty(ids.numel(), num_inputs, dtype=self.dtype)
+        if out is None:
+            out = torch.empty(ids.numel(), num_inputs, dtype=self.dtype, device=self.data.device)
+        if not self.packed:
+            return out.copy_(self.data[ids])
+        assert extension is not None and ids.dtype is torch.int64 and ids.is_contiguous()
+        assert out.shape == (ids.numel(), num_inputs) and out.is_contiguous()
         inside = extension.linear_unpack_rows(
             self.data.data_ptr(), ELEMENT_TYPES[self.dtype], ids.data_ptr(), ids.numel(), num_outputs, num_inputs,
-            out.data_ptr(),
+            out.data_ptr(), ELEMENT_TYPES[out.dtype],
         )  # fmt: skip
         assert inside, f"row ids must lie in [0, {num_outputs})"
         return out

@@ -64,21 +64,26 @@ class GroupedAffine:
         """Memory held, padding included."""
         return self.data.nbytes
 
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows `ids` [T] int64, each in [0, N): [T, K] in `dtype`. An embedding's lookup."""
-        return self._unpack(ids, self.dtype)
+    def rows(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Rows `ids` [T] int64, each in [0, N): [T, K]. An embedding's lookup.
+
+        `out` [T, K] contiguous, float32 or bfloat16, is written to; a new tensor of `dtype` by default.
+        """
+        if out is None:
+            out = torch.empty(ids.numel(), self.shape[1], dtype=self.dtype)
+        return self._unpack(ids, out)
 
     def dequantize(self) -> torch.Tensor:
         """[N, K] float32, the values of formats.gguf.dequantize, a new tensor."""
-        return self._unpack(torch.arange(self.shape[0]), torch.float32)
+        return self._unpack(torch.arange(self.shape[0]), torch.empty(self.shape, dtype=torch.float32))
 
-    def _unpack(self, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _unpack(self, ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         assert extension is not None and ids.dtype is torch.int64 and ids.is_contiguous()
+        assert out.shape == (ids.numel(), self.shape[1]) and out.is_contiguous()
         num_outputs, num_inputs = self.shape
-        out = torch.empty(ids.numel(), num_inputs, dtype=dtype)
         inside = extension.grouped_unpack_rows(
             self.data.data_ptr(), int(self.kind), ids.data_ptr(), ids.numel(), num_outputs, num_inputs,
-            out.data_ptr(), ELEMENT_TYPES[dtype],
+            out.data_ptr(), ELEMENT_TYPES[out.dtype],
         )  # fmt: skip
         assert inside, f"row ids must lie in [0, {num_outputs})"
         return out

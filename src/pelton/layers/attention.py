@@ -42,6 +42,7 @@ class Attention(nn.Module):
         self.scale = info.head_dim**-0.5
         self.window = info.sliding_window
         self.cos_sin = cos_sin
+        self._scratch = context.scratch
         query_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         parts = {"q_proj": query_size, "k_proj": kv_size, "v_proj": kv_size}
         self.qkv_proj = Linear(context, info.hidden_size, parts, bias=info.attention_bias)
@@ -49,17 +50,22 @@ class Attention(nn.Module):
         self.q_norm = HeadNorm(context, info.head_dim, info.rms_norm_eps) if info.qk_norm else None
         self.k_norm = HeadNorm(context, info.head_dim, info.rms_norm_eps) if info.qk_norm else None
 
-    def forward(self, x: torch.Tensor, batch: Batch, kv: LayerKV) -> torch.Tensor:
-        """[T, D] -> [T, D]; writes this step's keys and values into `kv`."""
+    def forward(self, x: torch.Tensor, stream: torch.Tensor, batch: Batch, kv: LayerKV) -> None:
+        """x [T, D] -> added to the residual stream [T, D], **in place**; this step's keys and values go into `kv`."""
+        num_tokens, query_size = x.shape[0], self.num_heads * self.head_dim
         key_cache, value_cache = kv
-        heads = self.qkv_proj(x).view(x.shape[0], -1, self.head_dim)
+        heads = self.qkv_proj(x).view(num_tokens, -1, self.head_dim)
         query, key, value = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             self.q_norm(query)
             self.k_norm(key)
-        query = rope_and_cache(query, key, value, self.cos_sin, batch.positions, key_cache, value_cache, batch.slots)
-        mixed = paged_attention(
-            query,
+        rotated = self._scratch.empty(num_tokens, query_size, x.dtype).view(num_tokens, -1, self.head_dim)
+        rope_and_cache(
+            query, key, value, self.cos_sin, batch.positions, key_cache, value_cache, batch.slots, out=rotated
+        )
+        mixed = self._scratch.empty(num_tokens, query_size, x.dtype)
+        paged_attention(
+            rotated,
             key_cache,
             value_cache,
             batch.row_starts,
@@ -67,5 +73,6 @@ class Attention(nn.Module):
             batch.page_table,
             scale=self.scale,
             window=self.window,
+            out=mixed.view(num_tokens, -1, self.head_dim),
         )
-        return self.o_proj(mixed.view(x.shape[0], -1))
+        self.o_proj.add_to(stream, mixed)

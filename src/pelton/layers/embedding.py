@@ -22,17 +22,19 @@ class Embedding(nn.Module):
         self.weight: Weight | None = None
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """[T] int64 -> [T, D] in the context's dtype."""
+        """[T] int64 -> [T, D] float32, the residual stream."""
         assert self.weight is not None, "forward before the weights are loaded"
-        return self.weight.rows(token_ids)
+        stream = self._context.scratch.empty(token_ids.shape[0], self._shape[1], torch.float32)
+        return self.weight.rows(token_ids, stream)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[S, D] -> [S, V] float32."""
         assert self.weight is not None, "logits before the weights are loaded"
-        return multiply(hidden, self.weight, out_dtype=torch.float32)
+        out = self._context.scratch.empty(hidden.shape[0], self._shape[0], torch.float32)
+        return multiply(hidden, self.weight, None, out)
 
     def weight_slots(self, path: str) -> dict[str, WeightSlot]:
         return {f"{path}.weight": WeightSlot(self._shape, self._load, self._load)}
 
     def _load(self, tensor: torch.Tensor | GGUFTensor) -> None:
-        self.weight = pack([tensor], self._context.dtype)
+        self.weight = pack([tensor], self._context.dtype, self._context.quantize)

@@ -5,7 +5,6 @@ from torch import nn
 
 from pelton.layers.context import LayerContext
 from pelton.layers.linear import Linear
-from pelton.ops.activation import silu_mul
 
 
 class GatedMLP(nn.Module):
@@ -14,9 +13,9 @@ class GatedMLP(nn.Module):
     def __init__(self, context: LayerContext, hidden_size: int, intermediate_size: int, *, bias: bool = False) -> None:
         super().__init__()
         parts = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
-        self.gate_up_proj = Linear(context, hidden_size, parts, bias=bias)
+        self.gate_up_proj = Linear(context, hidden_size, parts, bias=bias, gated=True)
         self.down_proj = Linear(context, intermediate_size, {"down_proj": hidden_size}, bias=bias)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, D] -> [T, D]."""
-        return self.down_proj(silu_mul(self.gate_up_proj(x)))
+    def forward(self, x: torch.Tensor, stream: torch.Tensor) -> None:
+        """x [T, D] -> added to the residual stream [T, D], **in place**."""
+        self.down_proj.add_to(stream, self.gate_up_proj(x))

@@ -18,23 +18,22 @@ from pelton.model_config import ModelInfo
 
 
 class LlamaLayer(nn.Module):
-    """Attention and feed-forward, each behind a norm that also carries the residual stream."""
+    """Attention and feed-forward, each behind a norm and added to the residual stream."""
 
     def __init__(self, context: LayerContext, info: ModelInfo, cos_sin: torch.Tensor) -> None:
         super().__init__()
+        self._scratch = context.scratch
         self.input_layernorm = RMSNorm(context, info.hidden_size, info.rms_norm_eps)
         self.self_attn = Attention(context, info, cos_sin)
         self.post_attention_layernorm = RMSNorm(context, info.hidden_size, info.rms_norm_eps)
         self.mlp = GatedMLP(context, info.hidden_size, info.intermediate_size, bias=info.mlp_bias)
 
-    def forward(
-        self, x: torch.Tensor, residual: torch.Tensor | None, batch: Batch, kv: LayerKV
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(x [T, D], residual [T, D] or None) -> the same two after the layer."""
-        x, stream = self.input_layernorm(x, residual)
-        x = self.self_attn(x, batch, kv)
-        x, stream = self.post_attention_layernorm(x, stream)
-        return self.mlp(x), stream
+    def forward(self, stream: torch.Tensor, batch: Batch, kv: LayerKV) -> None:
+        """Take the residual stream [T, D] float32 through the layer, **in place**."""
+        mark = self._scratch.mark()
+        self.self_attn(self.input_layernorm(stream), stream, batch, kv)
+        self.mlp(self.post_attention_layernorm(stream), stream)
+        self._scratch.release(mark)
 
 
 class LlamaModel(nn.Module):
@@ -48,11 +47,11 @@ class LlamaModel(nn.Module):
         self.norm = RMSNorm(context, info.hidden_size, info.rms_norm_eps)
 
     def forward(self, batch: Batch, kv: Sequence[LayerKV]) -> torch.Tensor:
-        """-> hidden states [T, D] after the last norm; `kv` has an entry a layer."""
-        x, residual = self.embed_tokens(batch.token_ids), None
+        """-> the residual stream [T, D] float32 before the last norm; `kv` has an entry a layer."""
+        stream = self.embed_tokens(batch.token_ids)
         for layer, layer_kv in zip(self.layers, kv, strict=True):
-            x, residual = layer(x, residual, batch, layer_kv)
-        return self.norm(x, residual)[0]
+            layer(stream, batch, layer_kv)
+        return stream
 
 
 class LlamaForCausalLM(nn.Module):
@@ -60,15 +59,17 @@ class LlamaForCausalLM(nn.Module):
 
     def __init__(self, context: LayerContext, info: ModelInfo) -> None:
         super().__init__()
+        self._scratch = context.scratch
         self.model = LlamaModel(context, info)
         self.lm_head = None if info.tie_word_embeddings else Embedding(context, info.vocab_size, info.hidden_size)
         self.tied_names = frozenset({"lm_head.weight"} if info.tie_word_embeddings else ())
 
     def forward(self, batch: Batch, kv: Sequence[LayerKV]) -> torch.Tensor:
-        """-> hidden states [T, D]."""
+        """-> the residual stream [T, D] float32. Results of this pass and of `logits` are valid until the next pass."""
+        self._scratch.reset()
         return self.model(batch, kv)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[S, D] -> [S, V] float32."""
+    def logits(self, stream: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Of the `rows` [S] int64 of the stream [T, D]: [S, V] float32."""
         head = self.model.embed_tokens if self.lm_head is None else self.lm_head
-        return head.logits(hidden)
+        return head.logits(self.model.norm(stream, rows))

@@ -6,18 +6,21 @@ from pelton.kernels.cpu import ELEMENT_TYPES, extension
 from pelton.ops import reference
 
 
-def silu_mul(gate_up: torch.Tensor, *, portable: bool = False) -> torch.Tensor:
+def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """silu(gate) · up for gate_up [T, 2I] = gate beside up: [T, I] in float32, rounded once to the type of gate_up.
 
-    float32 or bfloat16; rows may be strided, their elements are contiguous. `portable` is for tests.
+    float32 or bfloat16; rows may be strided, their elements are contiguous. `out` [T, I] contiguous, of
+    that type, is written to; a new tensor by default.
     """
-    if extension is None or not gate_up.is_cpu:
-        return reference.silu_mul(gate_up)
     num_rows, width = gate_up.shape
+    if out is None:
+        out = torch.empty(num_rows, width // 2, dtype=gate_up.dtype, device=gate_up.device)
+    if extension is None or not gate_up.is_cpu:
+        return out.copy_(reference.silu_mul(gate_up))
     assert width % 2 == 0 and gate_up.stride(1) == 1
-    out = torch.empty(num_rows, width // 2, dtype=gate_up.dtype)
+    assert out.shape == (num_rows, width // 2) and out.is_contiguous() and out.dtype is gate_up.dtype
     extension.silu_mul(
         gate_up.data_ptr(), gate_up.stride(0), out.data_ptr(), width // 2, ELEMENT_TYPES[gate_up.dtype], num_rows,
-        width // 2, portable,
+        width // 2,
     )  # fmt: skip
     return out

@@ -24,6 +24,7 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float = 0.0,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Causal softmax attention of each token over its row's cached keys, its own among them.
 
@@ -40,17 +41,19 @@ def paged_attention(
         scale: factor of the scores.
         window: a token at position p sees key j if p - j < window; None sees all.
         softcap: scores become softcap * tanh(score / softcap) (Gemma 2, arXiv 2408.00118, section 2); 0 leaves them.
+        out: [T, H, D] contiguous, of the query's type, to write to; a new tensor by default.
 
     Returns:
-        [T, H, D] of the query's type, contiguous.
+        [T, H, D] of the query's type, contiguous; `out` where it is given.
     """
     if runs_on_cpu_kernel(query, value_cache):
         return cpu_paged_attention(
-            query, key_cache, value_cache, row_starts, context_lens, page_table, scale, window, softcap
+            query, key_cache, value_cache, row_starts, context_lens, page_table, scale, window, softcap, out=out
         )
-    return reference_paged_attention(
+    mixed = reference_paged_attention(
         query, key_cache, value_cache, row_starts, context_lens, page_table, scale, window, softcap
     )
+    return mixed if out is None else out.copy_(mixed)
 
 
 def cpu_paged_attention(
@@ -65,9 +68,8 @@ def cpu_paged_attention(
     softcap: float,
     *,
     out: Tensor | None = None,
-    instruction_set: str = "",
 ) -> Tensor:
-    """`paged_attention` in csrc. `instruction_set` limits the choice (portable, avx512, avx512_bf16, amx); "" is the best."""
+    """`paged_attention` in csrc."""
     assert extension is not None
     num_tokens, num_heads, head_dim = query.shape
     _, num_kv_heads, _, page_size, _ = key_cache.shape
@@ -97,6 +99,5 @@ def cpu_paged_attention(
         scale,
         softcap,
         _NO_WINDOW if window is None else min(window, _NO_WINDOW),
-        instruction_set,
     )
     return out

@@ -42,7 +42,8 @@ def grouped_linear(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     *,
-    portable: bool = False,
+    out: torch.Tensor | None = None,
+    accumulate: bool = False,
 ) -> torch.Tensor:
     """y = x Wᵀ + b with x rounded to int8, each 32 elements of a row to multiples of their largest magnitude / 127.
 
@@ -52,17 +53,21 @@ def grouped_linear(
         x: [T, K] float32 or bfloat16; rows may be strided, their elements are contiguous.
         weight: [N, K].
         bias: [N] contiguous, float32 or bfloat16.
-        out_dtype: float32 or bfloat16, that of x by default.
-        portable: use the kernel without vector instructions; for tests.
+        out_dtype: float32 or bfloat16, that of `out` or else of x by default.
+        out: [T, N] to write to, its elements contiguous; a new tensor by default.
+        accumulate: add to what `out`, float32, holds.
 
     Returns:
-        [T, N] contiguous.
+        [T, N], `out` where it is given.
     """
-    out_dtype = out_dtype or x.dtype
+    if out is None:
+        assert not accumulate
+        out = torch.empty(x.shape[0], weight.shape[0], dtype=out_dtype or x.dtype)
     num_outputs, num_inputs = weight.shape
     num_rows, width = x.shape
     assert width == num_inputs and x.stride(1) == 1
-    out = torch.empty(num_rows, num_outputs, dtype=out_dtype)
+    assert out.shape == (num_rows, num_outputs) and out.stride(1) == 1
+    assert not accumulate or out.dtype is torch.float32
     bias_address, bias_type = 0, 0
     if bias is not None:
         assert bias.shape == (num_outputs,) and bias.is_contiguous()
@@ -72,7 +77,7 @@ def grouped_linear(
         x.data_ptr(), x.stride(0), ELEMENT_TYPES[x.dtype],
         weight.data.data_ptr(), int(weight.kind),
         bias_address, bias_type,
-        out.data_ptr(), num_outputs, ELEMENT_TYPES[out_dtype],
-        num_rows, num_outputs, num_inputs, portable,
+        out.data_ptr(), out.stride(0), ELEMENT_TYPES[out.dtype], accumulate,
+        num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     return out

@@ -13,8 +13,6 @@ import torch
 from pelton.kernels.cpu import ELEMENT_TYPES, extension
 from pelton.ops import reference
 
-BEST_ISA = 3  # Isa of csrc/linear.h: 0 portable, 1 AVX-512, 2 AVX512-BF16, 3 AMX-BF16
-
 
 class DenseWeight(Protocol):
     """What a product needs of formats.dense.Dense (formats stand above ops)."""
@@ -38,7 +36,8 @@ def linear(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     *,
-    isa: int = BEST_ISA,
+    out: torch.Tensor | None = None,
+    accumulate: bool = False,
 ) -> torch.Tensor:
     """y = x Wᵀ + b, accumulated in float32.
 
@@ -48,21 +47,25 @@ def linear(
         x: [T, K] float32 or bfloat16; rows may be strided, their elements are contiguous.
         weight: [N, K].
         bias: [N] contiguous, float32 or bfloat16.
-        out_dtype: float32 or bfloat16, that of x by default.
-        isa: the newest instruction set to use; for tests.
+        out_dtype: float32 or bfloat16, that of `out` or else of x by default.
+        out: [T, N] to write to, its elements contiguous; a new tensor by default.
+        accumulate: add to what `out`, float32, holds.
 
     Returns:
-        [T, N] contiguous.
+        [T, N], `out` where it is given.
     """
-    out_dtype = out_dtype or x.dtype
+    if out is None:
+        assert not accumulate
+        out = torch.empty(x.shape[0], weight.shape[0], dtype=out_dtype or x.dtype, device=x.device)
     if not weight.packed:
-        return reference.linear(x, weight.data, bias, out_dtype)
+        return reference.linear_into(out, x, weight.data, bias, accumulate=accumulate)
     if x.dtype is torch.bfloat16 and weight.dtype is torch.float32:
         x = x.float()
     num_outputs, num_inputs = weight.shape
     num_rows, width = x.shape
     assert width == num_inputs and (x.stride(1) == 1 or num_inputs == 1)
-    out = torch.empty(num_rows, num_outputs, dtype=out_dtype)
+    assert out.shape == (num_rows, num_outputs) and out.stride(1) == 1
+    assert not accumulate or out.dtype is torch.float32
     bias_address, bias_type = 0, 0
     if bias is not None:
         assert bias.shape == (num_outputs,) and bias.is_contiguous()
@@ -72,7 +75,7 @@ def linear(
         x.data_ptr(), x.stride(0), ELEMENT_TYPES[x.dtype],
         weight.data.data_ptr(), ELEMENT_TYPES[weight.dtype],
         bias_address, bias_type,
-        out.data_ptr(), num_outputs, ELEMENT_TYPES[out_dtype],
-        num_rows, num_outputs, num_inputs, isa,
+        out.data_ptr(), out.stride(0), ELEMENT_TYPES[out.dtype], accumulate,
+        num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     return out

@@ -10,42 +10,48 @@ from pelton.ops import reference
 
 
 def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None, *, portable: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """y = x / sqrt(mean(x²) + eps) · weight in float32, rounded once to the type of x.
-
-    With a residual, residual += x comes first, **in place**, and its rounded sum is what is normalized.
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    *,
+    rows: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """y = x / sqrt(mean(x²) + eps) · weight in float32, rounded once to the type of `out`.
 
     Args:
         x: [T, D] float32 or bfloat16; rows may be strided, their elements are contiguous.
         weight: [D] contiguous, float32 or bfloat16.
-        residual: [T, D] in the type of x, rows may be strided; overwritten.
-        portable: run the portable kernel; for tests.
+        rows: [S] int64 contiguous, the rows of x to normalize, each in [0, T); all of them by default.
+        out: [T or S, D] float32 or bfloat16 to write to, not x itself; a new tensor of the type of x by default.
 
     Returns:
-        y [T, D], a new tensor, and the residual stream after this point [T, D]: `residual`, or x where there was none.
+        y [T or S, D], `out` where it is given.
     """
+    size = x.shape[1]
+    num_rows = x.shape[0] if rows is None else rows.shape[0]
+    if out is None:
+        out = torch.empty(num_rows, size, dtype=x.dtype, device=x.device)
     if extension is None or not x.is_cpu:
-        residual = x if residual is None else residual.add_(x)
-        return reference.rms_norm(residual, weight, eps), residual
-    num_rows, size = x.shape
+        return out.copy_(reference.rms_norm(x if rows is None else x[rows], weight, eps, out.dtype))
     assert x.stride(1) == 1 and weight.shape == (size,) and weight.is_contiguous()
-    out = torch.empty(num_rows, size, dtype=x.dtype)
-    residual_address, residual_stride = 0, 0
-    if residual is not None:
-        assert residual.shape == x.shape and residual.dtype is x.dtype and residual.stride(1) == 1
-        residual_address, residual_stride = residual.data_ptr(), residual.stride(0)
+    assert out.shape == (num_rows, size) and out.stride(1) == 1
+    rows_address = 0
+    if rows is not None:
+        assert rows.dtype is torch.int64 and rows.is_contiguous()
+        rows_address = rows.data_ptr()
     extension.rms_norm(
-        x.data_ptr(), x.stride(0), 0, out.data_ptr(), size, 0, residual_address, residual_stride,
-        ELEMENT_TYPES[x.dtype], weight.data_ptr(), ELEMENT_TYPES[weight.dtype], eps, num_rows, 1, size, portable,
+        x.data_ptr(), x.stride(0), 0, ELEMENT_TYPES[x.dtype], rows_address,
+        out.data_ptr(), out.stride(0), 0, ELEMENT_TYPES[out.dtype],
+        weight.data_ptr(), ELEMENT_TYPES[weight.dtype], eps, num_rows, 1, size,
     )  # fmt: skip
-    return out, x if residual is None else residual
+    return out
 
 
-def head_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, portable: bool = False) -> None:
+def head_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
     """RMSNorm over the last dimension of x [T, H, D], **in place**; x may be a view whose heads are contiguous.
 
-    `weight` is [D] contiguous; types and rounding are those of rms_norm. `portable` is for tests.
+    `weight` is [D] contiguous; arithmetic and types are those of rms_norm.
     """
     if extension is None or not x.is_cpu:
         x.copy_(reference.rms_norm(x, weight, eps))
@@ -55,7 +61,7 @@ def head_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, portable: bo
     assert element_stride == 1 and weight.shape == (size,) and weight.is_contiguous()
     address = x.data_ptr()
     extension.rms_norm(
-        address, token_stride, head_stride, address, token_stride, head_stride, 0, 0,
-        ELEMENT_TYPES[x.dtype], weight.data_ptr(), ELEMENT_TYPES[weight.dtype], eps, num_tokens, num_heads, size,
-        portable,
+        address, token_stride, head_stride, ELEMENT_TYPES[x.dtype], 0,
+        address, token_stride, head_stride, ELEMENT_TYPES[x.dtype],
+        weight.data_ptr(), ELEMENT_TYPES[weight.dtype], eps, num_tokens, num_heads, size,
     )  # fmt: skip

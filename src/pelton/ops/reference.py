@@ -12,11 +12,19 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out
     return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(out_dtype)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / sqrt(mean(x²) + eps) · weight over the last dimension, in float32, rounded once to the type of x."""
+def linear_into(
+    out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, accumulate: bool
+) -> torch.Tensor:
+    """The product above, written to `out` [T, N] or added to what it holds; returns `out`."""
+    product = linear(x, weight, bias, out.dtype)
+    return out.add_(product) if accumulate else out.copy_(product)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    """x / sqrt(mean(x²) + eps) · weight over the last dimension in float32, rounded once to `out_dtype` (that of x)."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (wide * scale * weight.float()).to(x.dtype)
+    return (wide * scale * weight.float()).to(out_dtype or x.dtype)
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,8 @@ def rope_and_cache(
     key_cache: Tensor,
     value_cache: Tensor,
     slots: Tensor,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Rotate queries and keys (RoFormer, arXiv 2104.09864, section 3.2; halves are paired, as in GPT-NeoX), and cache.
 
@@ -33,13 +35,15 @@ def rope_and_cache(
         key_cache: see ops/kv.py; gets the rotated keys.
         value_cache: see ops/kv.py.
         slots: [T] int64; -1 caches nothing.
+        out: [T, H, D] contiguous, of the query's type, to write to; a new tensor by default.
 
     Returns:
-        The rotated query, [T, H, D], contiguous.
+        The rotated query, [T, H, D], contiguous; `out` where it is given.
     """
     if runs_on_cpu_kernel(query, value_cache):
-        return cpu_rope_and_cache(query, key, value, cos_sin, positions, key_cache, value_cache, slots)
-    return reference_rope_and_cache(query, key, value, cos_sin, positions, key_cache, value_cache, slots)
+        return cpu_rope_and_cache(query, key, value, cos_sin, positions, key_cache, value_cache, slots, out=out)
+    rotated = reference_rope_and_cache(query, key, value, cos_sin, positions, key_cache, value_cache, slots)
+    return rotated if out is None else out.copy_(rotated)
 
 
 def cpu_rope_and_cache(
@@ -52,14 +56,16 @@ def cpu_rope_and_cache(
     value_cache: Tensor,
     slots: Tensor,
     *,
-    instruction_set: str = "",
+    out: Tensor | None = None,
 ) -> Tensor:
-    """`rope_and_cache` in csrc. `instruction_set` "portable" limits the choice; "" takes the best."""
+    """`rope_and_cache` in csrc."""
     assert extension is not None
     assert cos_sin.dtype == torch.float32
     assert cos_sin.is_contiguous()
     num_tokens, num_heads, head_dim = query.shape
-    out = torch.empty((num_tokens, num_heads, head_dim), dtype=query.dtype)
+    if out is None:
+        out = torch.empty((num_tokens, num_heads, head_dim), dtype=query.dtype)
+    assert out.shape == query.shape and out.is_contiguous() and out.dtype is query.dtype
     extension.rope_and_cache(
         query.data_ptr(),
         key.data_ptr(),
@@ -83,6 +89,5 @@ def cpu_rope_and_cache(
         value_cache.stride(0),
         ELEMENT_TYPES[query.dtype],
         ELEMENT_TYPES[key_cache.dtype],
-        instruction_set,
     )
     return out

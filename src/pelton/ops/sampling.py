@@ -11,16 +11,13 @@ from pelton.ops.reference_sampling import reference_sample
 NUM_CONTROLS = 5  # temperature, top_k, top_p, min_p, uniform
 
 
-def sample(
-    logits: torch.Tensor, controls: torch.Tensor, *, portable: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+def sample(logits: torch.Tensor, controls: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Filter in the order top-k, top-p (of what top-k left), min-p, then inverse transform sampling.
 
     Args:
         logits: [S, V] float32, -inf where a token is not allowed; rows may be strided.
         controls: [S, 5] float64, contiguous: temperature (0 is greedy), top_k (0 is off), top_p (1 is off), min_p (0 is
             off), and a uniform number in [0, 1), the only randomness.
-        portable: run the portable kernel; for tests.
 
     Returns:
         tokens [S] int64, and the largest logit of each row [S] float32. Where that is not finite (NaN, or no
@@ -35,6 +32,6 @@ def sample(
     largest = torch.empty(num_rows, dtype=torch.float32)
     extension.sample(
         logits.data_ptr(), logits.stride(0), num_rows, vocabulary, controls.data_ptr(), tokens.data_ptr(),
-        largest.data_ptr(), portable,
+        largest.data_ptr(),
     )  # fmt: skip
     return tokens, largest

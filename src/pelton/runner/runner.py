@@ -6,10 +6,12 @@ from typing import Protocol
 
 import torch
 
-from pelton.layers.context import Batch, LayerKV
+from pelton.layers.context import Batch, LayerContext, LayerKV
 from pelton.model_config import ModelInfo
+from pelton.ops.program import Program
 from pelton.ops.sampling import sample
-from pelton.runner.batch import build_batch
+from pelton.runner.batch import BatchBuilder
+from pelton.runner.graphs import StepGraphs
 from pelton.runner.logits import adjust_logits
 from pelton.runner.sampler import sampling_controls, token_logprobs
 from pelton.runner.state import RequestState
@@ -21,20 +23,25 @@ class CausalLM(Protocol):
 
     def __call__(self, batch: Batch, kv: Sequence[LayerKV]) -> torch.Tensor: ...
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
+    def logits(self, stream: torch.Tensor, rows: torch.Tensor) -> torch.Tensor: ...
 
 
 class Runner:
     """`forward(plan)` computes a step, `sample()` chooses its tokens; in between the host may prepare masks."""
 
     def __init__(
-        self, model: CausalLM, kv: Sequence[LayerKV], info: ModelInfo, page_size: int, device: torch.device
+        self,
+        model: CausalLM,
+        kv: Sequence[LayerKV],
+        info: ModelInfo,
+        page_size: int,
+        context: LayerContext,
     ) -> None:
         self._model = model
         self._kv = kv
         self._info = info
-        self._page_size = page_size
-        self._device = device
+        self._batches = BatchBuilder(page_size, context.device)
+        self._graphs = StepGraphs(self._compute, context.scratch) if Program.is_available(context.device) else None
         self._states: dict[int, RequestState] = {}
         self._plan = Plan(())
         self._logits: torch.Tensor | None = None
@@ -48,10 +55,17 @@ class Runner:
             self._states[new.request_id] = RequestState(new)
         self._plan, self._logits = plan, None
         if plan.rows:
-            batch = build_batch(plan, self._states, self._page_size, self._device)
-            hidden = self._model(batch, self._kv)
-            if len(batch.sample_indices):
-                self._logits = self._model.logits(hidden[batch.sample_indices])
+            batch = self._batches.build(plan, self._states)
+            num_tokens, num_sampled = len(batch.token_ids), len(batch.sample_indices)
+            if self._graphs is not None and num_tokens == num_sampled:
+                self._logits = self._graphs.run(batch, self._batches.memory)
+            elif num_sampled:
+                self._logits = self._compute(batch)
+            else:
+                self._model(batch, self._kv)
+
+    def _compute(self, batch: Batch) -> torch.Tensor:
+        return self._model.logits(self._model(batch, self._kv), batch.sample_indices)
 
     @torch.inference_mode()
     def sample(self) -> list[Sampled | None]:

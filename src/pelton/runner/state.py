@@ -21,6 +21,9 @@ class RequestState:
         """The tokens of positions start to stop; a view."""
         return self._tokens[start:stop]
 
+    def token(self, position: int) -> int:
+        return self._tokens.item(position)
+
     def output(self, stop: int) -> TokenArray:
         """The output tokens before position `stop`; a view."""
         return self._tokens[self.num_prompt : stop]
