@@ -67,13 +67,16 @@ class AsyncEngine:
         self._supervisor: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, config: EngineConfig) -> Self:
+    async def start(cls, config: EngineConfig, host: EngineHost | None = None) -> Self:
         """Start the engine process, and read the model's description while it imports what it needs.
+
+        Args:
+            host: where the engine runs; a new process by default.
 
         Raises:
             ValueError: the model or a setting cannot work; the message names it and the fix.
         """
-        host = ProcessHost()
+        host = host or ProcessHost()
         connection = host.start()
         try:
             engine = await asyncio.to_thread(cls._describe, config, host)
