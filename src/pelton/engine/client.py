@@ -20,7 +20,8 @@ from pelton.engine.delta import to_delta
 from pelton.engine.describe import describe
 from pelton.engine.host import EngineHost, ProcessHost
 from pelton.engine.link import EngineLink
-from pelton.engine.protocol import Abort, Add, DeltaSink, Failed, FromEngine, Health, Outputs, Ready, Start
+from pelton.engine.messages import Abort, Add, Failed, FromEngine, Outputs, Ready, Start
+from pelton.engine.protocol import DeltaSink, Health
 from pelton.engine.text import TextStream
 from pelton.errors import EngineDeadError, RequestError
 from pelton.model_config import ModelInfo

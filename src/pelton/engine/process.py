@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pelton.engine.build import build_engine
 from pelton.engine.engine import Engine
-from pelton.engine.protocol import Abort, Add, Failed, Framing, Outputs, Ready, Start, ToEngine, frame
+from pelton.engine.messages import Abort, Add, Failed, Framing, Outputs, Ready, Start, ToEngine, frame
 from pelton.types import Output
 
 logger = logging.getLogger(__name__)
