@@ -48,18 +48,6 @@ void rms_norm_to(const RmsNormCall& call, bool wide_weight, int64_t begin, int64
   return rms_norm_rows<X, Out, BFloat16>(call, begin, end);
 }
 
-// x / (1 + e^-x). With d = e^-|x| nothing overflows: 1 / (1 + d) for x >= 0, d / (1 + d) below. The reciprocal of
-// 1 + d, in (1, 2], is an estimate and one Newton step, a third of the time of a division.
-inline __m512 silu(__m512 x) {
-  const __m512 one = _mm512_set1_ps(1.0f);
-  const __m512 d = exp_vector(_mm512_or_ps(x, _mm512_set1_ps(-0.0f)));
-  const __m512 denominator = _mm512_add_ps(one, d);
-  __m512 reciprocal = _mm512_rcp14_ps(denominator);
-  reciprocal = _mm512_mul_ps(reciprocal, _mm512_fnmadd_ps(denominator, reciprocal, _mm512_set1_ps(2.0f)));
-  const __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
-  return _mm512_mul_ps(x, _mm512_mask_mul_ps(reciprocal, negative, reciprocal, d));
-}
-
 template <typename X>
 void silu_mul_rows(const SiluMulCall& call, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {

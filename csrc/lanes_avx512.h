@@ -75,4 +75,16 @@ static inline __m512 exp_vector(__m512 x) {
   return _mm512_scalef_ps(sum, n);
 }
 
+// x / (1 + e^-x). With d = e^-|x| nothing overflows: 1 / (1 + d) for x >= 0, d / (1 + d) below. The reciprocal of
+// 1 + d, in (1, 2], is an estimate and one Newton step, a third of the time of a division.
+static inline __m512 silu(__m512 x) {
+  const __m512 one = _mm512_set1_ps(1.0f);
+  const __m512 d = exp_vector(_mm512_or_ps(x, _mm512_set1_ps(-0.0f)));
+  const __m512 denominator = _mm512_add_ps(one, d);
+  __m512 reciprocal = _mm512_rcp14_ps(denominator);
+  reciprocal = _mm512_mul_ps(reciprocal, _mm512_fnmadd_ps(denominator, reciprocal, _mm512_set1_ps(2.0f)));
+  const __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
+  return _mm512_mul_ps(x, _mm512_mask_mul_ps(reciprocal, negative, reciprocal, d));
+}
+
 }  // namespace pelton

@@ -4,13 +4,16 @@
 
 namespace pelton {
 
-// `Call` is LinearCall or GroupedCall.
+// `Call` is LinearCall, GroupedCall or Int8Call.
 template <typename Call>
-static inline void finish_scalar(const Call& call, int64_t row, int64_t column, float sum) {
-  if (call.bias != nullptr) {
-    sum += call.bias_type == ElementType::kBFloat16 ? to_float(static_cast<const BFloat16*>(call.bias)[column])
-                                                    : static_cast<const float*>(call.bias)[column];
-  }
+static inline float add_bias(const Call& call, int64_t column, float sum) {
+  if (call.bias == nullptr) return sum;
+  return sum + (call.bias_type == ElementType::kBFloat16 ? to_float(static_cast<const BFloat16*>(call.bias)[column])
+                                                         : static_cast<const float*>(call.bias)[column]);
+}
+
+template <typename Call>
+static inline void store_result(const Call& call, int64_t row, int64_t column, float sum) {
   const int64_t at = row * call.out_stride + column;
   if (call.accumulate) sum += static_cast<const float*>(call.out)[at];
   if (call.out_type == ElementType::kBFloat16) {
@@ -18,6 +21,11 @@ static inline void finish_scalar(const Call& call, int64_t row, int64_t column, 
   } else {
     store(static_cast<float*>(call.out) + at, sum);
   }
+}
+
+template <typename Call>
+static inline void finish_scalar(const Call& call, int64_t row, int64_t column, float sum) {
+  store_result(call, row, column, add_bias(call, column, sum));
 }
 
 }  // namespace pelton

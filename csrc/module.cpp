@@ -54,6 +54,7 @@ NB_MODULE(_cpu, m) {
   m.def("limit_instruction_set", &limit_instruction_set);
   pelton::register_attention(m);
   pelton::register_grouped(m);
+  pelton::register_int8(m);
   pelton::register_linear(m);
   pelton::register_elementwise(m);
   pelton::register_program(m);

@@ -5,6 +5,7 @@
 namespace pelton {
 void register_attention(nanobind::module_& m);
 void register_grouped(nanobind::module_& m);
+void register_int8(nanobind::module_& m);
 void register_linear(nanobind::module_& m);
 void register_elementwise(nanobind::module_& m);
 void register_program(nanobind::module_& m);

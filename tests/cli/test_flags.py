@@ -17,6 +17,7 @@ OTHER_VALUES: dict[str, object] = {
     "chat_template": "template.jinja",
     "dtype": "float32",
     "weight_format": "native",
+    "quantize": "int8",
     "max_model_len": 512,
     "seed": 7,
     "device": "cpu",

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 
+from instruction_sets import under
 from pelton.engine.engine import Engine
 from pelton.kernels.cpu import extension
 from pelton.layers.context import LayerContext
@@ -30,11 +31,11 @@ CPU = torch.device("cpu")
 PAGE_SIZE = 16
 MAX_MODEL_LEN = 1024
 TOPICS = ["the sea", "prime numbers", "a recipe for bread", "def fibonacci(n):", "Paris", "die Katze", "2 + 2 =", "🫠"]
-DENSE, NATIVE = "dense", "native"
-# The portable kernel of native weights takes minutes for a whole model.
-HAS_NATIVE = extension is not None and extension.features()["avx512_vnni"]
-FORMATS = [DENSE, NATIVE] if HAS_NATIVE else [DENSE]
-BOTH = pytest.mark.parametrize("harness", FORMATS, indirect=True)
+DENSE, NATIVE, INT8 = "dense", "native", "int8"
+# The portable kernels of integer products take minutes for a whole model.
+HAS_VNNI = extension is not None and extension.features()["avx512_vnni"]
+FORMATS = [DENSE, NATIVE, INT8] if HAS_VNNI else [DENSE]
+EVERY_FORMAT = pytest.mark.parametrize("harness", FORMATS, indirect=True)
 PROSE = """The lighthouse stood at the end of a long spit of sand, and in winter the sea came over the road twice a day.
 My grandfather kept the lamp for thirty years. He used to say that the work was simple, but that simple work was the
 hardest to do well, because nobody would ever notice it until the night when it failed. Every evening he climbed the
@@ -46,9 +47,10 @@ the time at which the light had been lit. On the last page, in the same small an
 sea was calm, that all the ships had come home, and that he did not know what he should do tomorrow."""
 
 
-def load(files: ModelFiles, context: LayerContext, weight_format: str) -> LlamaForCausalLM:
+def load(files: ModelFiles, context: LayerContext, *, stored: bool) -> LlamaForCausalLM:
     model = build_model(files.info(), context)
-    checkpoint = open_checkpoint(files.path, dtype=context.dtype, stored=weight_format == NATIVE)
+    dtype = context.dtype if context.quantize == "none" else None
+    checkpoint = open_checkpoint(files.path, dtype, stored=stored)
     load_weights(model, checkpoint, model.tied_names)
     return model
 
@@ -59,8 +61,9 @@ class Harness:
     def __init__(self, files: ModelFiles, dtype: torch.dtype, weight_format: str = DENSE) -> None:
         self.info = files.info()
         self.dtype = dtype
-        self.context = LayerContext(dtype, CPU, MAX_MODEL_LEN, Scratch(CPU))
-        self.model = load(files, self.context, weight_format)
+        quantize = weight_format if weight_format == INT8 else "none"
+        self.context = LayerContext(dtype, CPU, MAX_MODEL_LEN, Scratch(CPU), quantize)
+        self.model = load(files, self.context, stored=weight_format == NATIVE)
 
     def engine(
         self, *, budget: int = 512, max_running: int = 64, num_pages: int = 1024, caching: bool = False
@@ -130,21 +133,44 @@ def alone(harness: Harness, prompts: list[list[int]]) -> list[list[int]]:
     return [run(harness.engine(), [prompt], 24)[0] for prompt in prompts]
 
 
-def test_greedy_output_equals_transformers_on_the_same_weights(files: ModelFiles, prompts: list[list[int]]) -> None:
-    outputs = run(Harness(files, torch.float32).engine(), prompts, 64)
+@pytest.fixture(scope="module")
+def reference(files: ModelFiles) -> transformers.PreTrainedModel:
     path = Path(files.path)
-    reference = transformers.AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32
-    ).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    return model.eval()
+
+
+def choices(reference: transformers.PreTrainedModel, prompt: list[int], output: list[int]) -> list[int]:
+    """What the reference would choose after the prompt and each beginning of the output.
+
+    If that is the output itself, so is the reference's whole continuation.
+    """
+    with torch.inference_mode():
+        logits = reference(torch.tensor([prompt + output])).logits[0]
+    return logits[len(prompt) - 1 : -1].argmax(-1).tolist()
+
+
+def test_greedy_output_equals_transformers_on_the_same_weights(
+    files: ModelFiles, prompts: list[list[int]], reference: transformers.PreTrainedModel
+) -> None:
+    outputs = run(Harness(files, torch.float32).engine(), prompts, 64)
     for prompt, output in zip(prompts, outputs, strict=True):
-        # If every token is the reference's own choice after the tokens before it, so is the whole continuation.
-        with torch.inference_mode():
-            logits = reference(torch.tensor([prompt + output])).logits[0]
-        assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == output
+        assert output == choices(reference, prompt, output)
         assert len(output) == 64 or output[-1] in files.info().eos_token_ids
 
 
-@BOTH
+@under("portable", "avx2")
+def test_greedy_output_equals_transformers_on_machines_without_avx512(
+    instruction_set: str, files: ModelFiles, prompts: list[list[int]], reference: transformers.PreTrainedModel
+) -> None:
+    chosen, length = (prompts[:3], 8) if instruction_set == "portable" else (prompts, 32)
+    outputs = run(Harness(files, torch.float32).engine(), chosen, length, ignore_eos=True)
+    for prompt, output in zip(chosen, outputs, strict=True):
+        assert output == choices(reference, prompt, output)
+        assert len(output) == length
+
+
+@EVERY_FORMAT
 def test_greedy_output_is_the_same_in_a_batch_of_64(
     harness: Harness, prompts: list[list[int]], alone: list[list[int]]
 ) -> None:
@@ -153,7 +179,7 @@ def test_greedy_output_is_the_same_in_a_batch_of_64(
     assert run(harness.engine(), [*prompts, *others], 24)[: len(prompts)] == alone
 
 
-@BOTH
+@EVERY_FORMAT
 def test_greedy_output_is_the_same_in_chunks_of_seven(
     harness: Harness, prompts: list[list[int]], alone: list[list[int]]
 ) -> None:
@@ -230,11 +256,12 @@ def test_seeded_sampling_is_the_same_in_any_batch(harness: Harness, prompts: lis
     assert sample(0) == sample(9)
 
 
-@pytest.mark.skipif(not HAS_NATIVE, reason="needs AVX512-VNNI")
-def test_native_weights_predict_text_as_well_as_dense_ones(files: ModelFiles) -> None:
+@pytest.mark.skipif(not HAS_VNNI, reason="needs AVX512-VNNI")
+@pytest.mark.parametrize("weight_format", [NATIVE, INT8])
+def test_integer_products_predict_text_as_well_as_dense_ones(files: ModelFiles, weight_format: str) -> None:
     token_ids = files.tokenizer().encode(PROSE)
     assert len(token_ids) > 200
     reference = Harness(files, torch.float32).perplexity(token_ids)
-    native = Harness(files, torch.bfloat16, NATIVE).perplexity(token_ids)
+    rounded = Harness(files, torch.bfloat16, weight_format).perplexity(token_ids)
     assert 5 < reference < 50
-    assert abs(native / reference - 1) < 0.02
+    assert abs(rounded / reference - 1) < 0.02

@@ -39,10 +39,11 @@ def build_engine(config: EngineConfig, info: ModelInfo, path: Path) -> Engine:
     torch.set_num_threads(chosen(config.num_threads))
     device = torch.device(config.device)
     dtype = _DTYPES[config.dtype]
-    context = LayerContext(dtype=dtype, device=device, max_model_len=max_model_len, scratch=Scratch(device))
+    context = LayerContext(dtype, device, max_model_len, Scratch(device), quantize=config.quantize)
     with torch.inference_mode():
         model = build_model(info, context)
-        checkpoint = open_checkpoint(path, dtype=dtype, stored=config.weight_format == "native")
+        source_dtype = dtype if config.quantize == "none" else None
+        checkpoint = open_checkpoint(path, source_dtype, stored=config.weight_format == "native")
         load_weights(model, checkpoint, model.tied_names)
     num_pages = chosen(config.kv_cache_memory) // (info.kv_bytes_per_token(config.kv_cache_dtype) * config.page_size)
     kv = allocate_layers(info, num_pages, config.page_size, _DTYPES[config.kv_cache_dtype], device)

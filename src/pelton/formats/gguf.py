@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 _BLOCK = 32  # elements
-_DENSE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+DENSE_TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _BLOCK_BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}
-SUPPORTED_TYPES = (*_DENSE, *_BLOCK_BYTES)
+SUPPORTED_TYPES = (*DENSE_TYPES, *_BLOCK_BYTES)
 # Elements per operation: torch splits operations over threads from 32,768 on, and the barriers of those would stall
 # while another process uses a core. Whole tensors can be converted by threads side by side instead.
 _STEP = 32768 - 1
@@ -63,8 +63,8 @@ def dequantize(raw: Tensor, type: str, shape: Sequence[int], dtype: torch.dtype)
     Raises:
         ValueError: the type is not supported, or a block's scale or minimum is not finite.
     """
-    if type in _DENSE:
-        return raw.view(_DENSE[type]).view(*shape).to(dtype)
+    if type in DENSE_TYPES:
+        return raw.view(DENSE_TYPES[type]).view(*shape).to(dtype)
     if type not in _BLOCK_BYTES:
         raise ValueError(f"type {type} is not supported yet; supported: {', '.join(SUPPORTED_TYPES)}")
     blocks = raw.view(-1, _BLOCK_BYTES[type])

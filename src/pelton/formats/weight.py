@@ -10,17 +10,34 @@ import torch
 from pelton.formats.dense import Dense
 from pelton.formats.gguf import GGUFTensor
 from pelton.formats.grouped import GroupedAffine
+from pelton.formats.int8 import Int8
+from pelton.kernels.cpu import extension
 from pelton.ops.grouped import grouped_linear
+from pelton.ops.int8 import int8_linear
 from pelton.ops.linear import linear
 
-Weight = Dense | GroupedAffine
+Weight = Dense | GroupedAffine | Int8
 
 
-def pack(parts: Sequence[torch.Tensor | GGUFTensor], dtype: torch.dtype) -> Weight:
+def pack(
+    parts: Sequence[torch.Tensor | GGUFTensor], dtype: torch.dtype, quantize: str = "none", *, gated: bool = False
+) -> Weight:
     """One weight of the rows of all `parts`, each [N of the part, K].
 
-    Parts that all are stored in one quantized type stay in it; otherwise the weight is dense, in `dtype`.
+    Args:
+        parts: plain or as stored in a GGUF file.
+        dtype: of a dense weight, and of the rows that an embedding looks up.
+        quantize: "int8" quantizes whatever comes. With "none", parts that all are stored in one quantized type stay
+            in it; otherwise the weight is dense, in `dtype`.
+        gated: the rows are gate over up, of which the caller wants silu(gate) · up; see `fuses_gate`.
+
+    Raises:
+        ValueError: there are no kernels for `quantize`, or a weight to quantize is not finite.
     """
+    if quantize != "none":
+        if extension is None:
+            raise ValueError(f"quantize {quantize} needs the CPU kernels, which are not built; leave the setting out")
+        return Int8.quantize(parts, dtype, gated=gated)
     stored = [part for part in parts if isinstance(part, GGUFTensor)]
     if len(stored) == len(parts) and len({part.type for part in stored}) == 1:
         return GroupedAffine.from_gguf(stored, dtype)
@@ -31,7 +48,17 @@ def pack(parts: Sequence[torch.Tensor | GGUFTensor], dtype: torch.dtype) -> Weig
 def multiply(
     x: torch.Tensor, weight: Weight, bias: torch.Tensor | None, out: torch.Tensor, *, accumulate: bool = False
 ) -> torch.Tensor:
-    """x Wᵀ + b, [T, K] -> [T, N], by the op of the weight's format: written to `out`, or added to what it holds."""
+    """x Wᵀ + b, [T, K] -> [T, N], by the op of the weight's format: written to `out`, or added to what it holds.
+
+    A weight that `fuses_gate` gives silu(gate) · up of these instead, [T, N / 2].
+    """
     if isinstance(weight, GroupedAffine):
         return grouped_linear(x, weight, bias, out=out, accumulate=accumulate)
+    if isinstance(weight, Int8):
+        return int8_linear(x, weight, bias, out=out, accumulate=accumulate)
     return linear(x, weight, bias, out=out, accumulate=accumulate)
+
+
+def fuses_gate(weight: Weight) -> bool:
+    """Whether `multiply` by this weight, packed with `gated`, gives silu(gate) · up at once, [T, N / 2]."""
+    return isinstance(weight, Int8) and weight.gated

@@ -17,12 +17,14 @@ class LayerContext:
     """`dtype` is that of activations and dense weights; `max_model_len` bounds positions.
 
     The residual stream is float32 whatever `dtype` is. `scratch` is where layers put their results.
+    `quantize` is what becomes of weights when they are loaded, as in EngineConfig.
     """
 
     dtype: torch.dtype
     device: torch.device
     max_model_len: int
     scratch: Scratch
+    quantize: str = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,4 +37,4 @@ class Embedding(nn.Module):
         return {f"{path}.weight": WeightSlot(self._shape, self._load, self._load)}
 
     def _load(self, tensor: torch.Tensor | GGUFTensor) -> None:
-        self.weight = pack([tensor], self._context.dtype)
+        self.weight = pack([tensor], self._context.dtype, self._context.quantize)

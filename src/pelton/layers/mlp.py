@@ -5,7 +5,6 @@ from torch import nn
 
 from pelton.layers.context import LayerContext
 from pelton.layers.linear import Linear
-from pelton.ops.activation import silu_mul
 
 
 class GatedMLP(nn.Module):
@@ -13,12 +12,10 @@ class GatedMLP(nn.Module):
 
     def __init__(self, context: LayerContext, hidden_size: int, intermediate_size: int, *, bias: bool = False) -> None:
         super().__init__()
-        self._scratch = context.scratch
         parts = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
-        self.gate_up_proj = Linear(context, hidden_size, parts, bias=bias)
+        self.gate_up_proj = Linear(context, hidden_size, parts, bias=bias, gated=True)
         self.down_proj = Linear(context, intermediate_size, {"down_proj": hidden_size}, bias=bias)
 
     def forward(self, x: torch.Tensor, stream: torch.Tensor) -> None:
         """x [T, D] -> added to the residual stream [T, D], **in place**."""
-        gated = self._scratch.empty(x.shape[0], self.down_proj.in_features, x.dtype)
-        self.down_proj.add_to(stream, silu_mul(self.gate_up_proj(x), out=gated))
+        self.down_proj.add_to(stream, self.gate_up_proj(x))

@@ -21,7 +21,7 @@ def linear_into(
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out_dtype: torch.dtype | None = None) -> torch.Tensor:
-    """x / sqrt(mean(x²) + eps) · weight over the last dimension in float32, rounded once to `out_dtype`, x's by default."""
+    """x / sqrt(mean(x²) + eps) · weight over the last dimension in float32, rounded once to `out_dtype` (that of x)."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale * weight.float()).to(out_dtype or x.dtype)

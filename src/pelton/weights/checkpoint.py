@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pelton.formats.gguf import SUPPORTED_TYPES, GGUFTensor
+from pelton.formats.gguf import DENSE_TYPES, SUPPORTED_TYPES, GGUFTensor
 from pelton.formats.grouped import GroupedAffine
 from pelton.weights.gguf_config import gguf_architecture, gguf_config, hugging_face_name
 from pelton.weights.gguf_file import GGUFFile
@@ -37,12 +37,13 @@ class Checkpoint(Protocol):
         ...
 
 
-def open_checkpoint(path: str | Path, dtype: torch.dtype, *, stored: bool = False) -> Checkpoint:
+def open_checkpoint(path: str | Path, dtype: torch.dtype | None, *, stored: bool = False) -> Checkpoint:
     """Open a GGUF file or a directory with model.safetensors, single or sharded.
 
     Args:
         path: what `hub.locate` returns.
-        dtype: float32, bfloat16 or float16, the type of the tensors that the checkpoint yields.
+        dtype: float32, bfloat16 or float16, the type of the tensors that the checkpoint yields. None leaves each as
+            it is stored, quantized matrices of a GGUF file as GGUFTensor.
         stored: yield as GGUFTensor, without conversion, the matrices whose type products can read.
 
     Raises:
@@ -58,7 +59,7 @@ def open_checkpoint(path: str | Path, dtype: torch.dtype, *, stored: bool = Fals
 class SafetensorsCheckpoint:
     """model.safetensors, or the shards that model.safetensors.index.json names."""
 
-    def __init__(self, directory: Path, dtype: torch.dtype) -> None:
+    def __init__(self, directory: Path, dtype: torch.dtype | None) -> None:
         self._dtype = dtype
         self._files = _open_shards(directory)
         self.names: dict[str, tuple[int, ...]] = {}
@@ -80,13 +81,13 @@ class SafetensorsCheckpoint:
                 if stored.offset % dtype.itemsize:  # headers of early files are not padded
                     raw = bytearray(raw)
                 flat = torch.frombuffer(raw, dtype=dtype) if stored.nbytes else torch.empty(0, dtype=dtype)
-                yield stored.name, flat.view(*stored.shape).to(self._dtype)
+                yield stored.name, flat.view(*stored.shape).to(self._dtype or dtype)
 
 
 class GGUFCheckpoint:
     """A GGUF file whose tensors are converted or checked one after the other, by threads side by side."""
 
-    def __init__(self, file: GGUFFile, dtype: torch.dtype, stored: bool) -> None:
+    def __init__(self, file: GGUFFile, dtype: torch.dtype | None, stored: bool) -> None:
         self._file = file
         self._dtype = dtype
         self._stored = stored
@@ -125,12 +126,18 @@ class GGUFCheckpoint:
             raw = _halves_from_pairs(raw.view(tensor.shape[0], -1), num_heads)
         whole = GGUFTensor(raw, tensor.type, tensor.shape)
         try:
-            if not (self._stored and GroupedAffine.can_hold(tensor.type, tensor.shape)):
-                return whole.dequantize(self._dtype)
-            whole.check_scales()
-            return whole
+            if self._keeps(whole):
+                whole.check_scales()
+                return whole
+            return whole.dequantize(self._dtype or DENSE_TYPES.get(tensor.type, torch.float32))
         except ValueError as error:
             raise ValueError(f"{self._file.path}: tensor {name!r}: {error}") from None
+
+    def _keeps(self, tensor: GGUFTensor) -> bool:
+        """Whether the tensor is yielded as it is stored, quantized."""
+        if self._stored:
+            return GroupedAffine.can_hold(tensor.type, tensor.shape)
+        return self._dtype is None and tensor.type not in DENSE_TYPES and len(tensor.shape) == 2
 
     def _translate(self, name: str) -> str | None:
         where = f"{self._file.path}: tensor {name!r}"

@@ -1,0 +1,151 @@
+// Weights of a checkpoint to the layout of int8.h, and its rows back to plain numbers.
+#include "int8_pack.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <memory>
+
+#include "cpu_features.h"
+#include "parallel.h"
+
+namespace pelton {
+namespace {
+
+constexpr int64_t kBlockRows = 16;  // of one packed block
+constexpr int64_t kAlignment = 64;
+
+struct Kernels {
+  ReadRowFunction read_row = read_row_scalar;
+  Int8QuantizeWeights quantize = int8_quantize_weights_scalar;
+  Int8Transpose transpose = int8_transpose_scalar;
+};
+
+Kernels choose_kernels() {
+#if defined(__x86_64__)
+  if (cpu_features().avx512) return {read_row_avx512, int8_quantize_weights_avx512, int8_transpose_avx512};
+#endif
+  return {};
+}
+
+// What one thread needs: codes of a block of rows, and one row in fp32.
+struct Scratch {
+  explicit Scratch(int64_t padded)
+      : bytes(static_cast<uint8_t*>(::operator new[](padded * (kBlockRows + 4), std::align_val_t{kAlignment}))) {}
+  ~Scratch() { ::operator delete[](bytes, std::align_val_t{kAlignment}); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  uint8_t* bytes;
+};
+
+// Packs rows of the part that stand in one block of 16 lanes; `first` is the weight's row that part row 0 becomes.
+bool pack_block(const Kernels& kernels, const StoredRows& part, int64_t first, int64_t begin, int64_t end,
+                int64_t num_outputs, bool gated, uint8_t* packed) {
+  const int64_t padded = int8_num_groups(part.num_inputs) * kInt8GroupInputs;
+  const Scratch scratch(padded);
+  auto* weights = reinterpret_cast<float*>(scratch.bytes + padded * kBlockRows);
+  const Int8Place place = int8_place(first + begin, num_outputs, gated);
+  uint8_t* panel = packed + place.panel * int8_panel_bytes(part.num_inputs);
+  bool finite = true;
+  for (int64_t row = begin; row < end; ++row) {
+    kernels.read_row(part, row, weights);
+    const float scale =
+        kernels.quantize(weights, part.num_inputs, padded, scratch.bytes + (row - begin) * padded);
+    const int64_t lane = place.lane + row - begin;
+    std::memcpy(panel + int8_code_bytes(part.num_inputs) + lane * 4, &scale, sizeof scale);
+    finite = finite && std::isfinite(scale);
+  }
+  if (end - begin == kBlockRows) {
+    kernels.transpose(scratch.bytes, padded, panel + int8_code_offset(place.lane, 0));
+    return finite;
+  }
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t lane = place.lane + row - begin;
+    for (int64_t k = 0; k < padded; k += 4) {
+      std::memcpy(panel + int8_code_offset(lane, k), scratch.bytes + (row - begin) * padded + k, 4);
+    }
+  }
+  return finite;
+}
+
+// A run of rows that are all gate's or all up's: their lanes follow each other.
+bool pack_run(const StoredRows& part, int64_t first, int64_t begin, int64_t end, int64_t num_outputs, bool gated,
+              uint8_t* packed) {
+  if (begin >= end) return true;
+  const Kernels kernels = choose_kernels();
+  const int64_t lane = int8_place(first + begin, num_outputs, gated).lane % kBlockRows;
+  const int64_t num_blocks = (lane + end - begin + kBlockRows - 1) / kBlockRows;
+  std::atomic<bool> finite{true};
+  run_tasks(num_blocks, [&](int64_t block) {
+    const int64_t from = begin - lane + block * kBlockRows;
+    if (!pack_block(kernels, part, first, std::max(from, begin), std::min(from + kBlockRows, end), num_outputs, gated,
+                    packed)) {
+      finite = false;
+    }
+  });
+  return finite;
+}
+
+template <typename Element>
+void unpack_row(const uint8_t* packed, const Int8Place& place, int64_t num_inputs, Element* out) {
+  const uint8_t* panel = packed + place.panel * int8_panel_bytes(num_inputs);
+  float scale;
+  std::memcpy(&scale, panel + int8_code_bytes(num_inputs) + place.lane * 4, sizeof scale);
+  for (int64_t k = 0; k < num_inputs; ++k) {
+    store(out + k, scale * static_cast<float>(panel[int8_code_offset(place.lane, k)] - kInt8Offset));
+  }
+}
+
+}  // namespace
+
+int64_t int8_packed_bytes(int64_t num_outputs, int64_t num_inputs, bool gated) {
+  return int8_num_panels(num_outputs, gated) * int8_panel_bytes(num_inputs);
+}
+
+bool int8_pack(const StoredRows& rows, int64_t first_row, int64_t num_outputs, bool gated, uint8_t* packed) {
+  const int64_t middle = gated ? std::clamp<int64_t>(num_outputs - first_row, 0, rows.num_rows) : rows.num_rows;
+  const bool below = pack_run(rows, first_row, 0, middle, num_outputs, gated, packed);
+  return pack_run(rows, first_row, middle, rows.num_rows, num_outputs, gated, packed) && below;
+}
+
+bool int8_unpack_rows(const uint8_t* packed, const int64_t* ids, int64_t num_rows, int64_t num_outputs,
+                      int64_t num_inputs, bool gated, void* out, ElementType out_type) {
+  const int64_t limit = gated ? 2 * num_outputs : num_outputs;
+  const auto inside = [limit](int64_t id) { return id >= 0 && id < limit; };
+  if (!std::all_of(ids, ids + num_rows, inside)) return false;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const Int8Place place = int8_place(ids[row], num_outputs, gated);
+    if (out_type == ElementType::kBFloat16) {
+      unpack_row(packed, place, num_inputs, static_cast<BFloat16*>(out) + row * num_inputs);
+    } else {
+      unpack_row(packed, place, num_inputs, static_cast<float*>(out) + row * num_inputs);
+    }
+  }
+  return true;
+}
+
+float int8_quantize_weights_scalar(const float* weights, int64_t num_inputs, int64_t padded, uint8_t* codes) {
+  float largest = 0.0f;
+  for (int64_t k = 0; k < num_inputs; ++k) {
+    const float magnitude = std::fabs(weights[k]);
+    if (!(magnitude <= largest)) largest = magnitude;  // a NaN too, which then stays
+  }
+  const float inverse = 127.0f / largest;
+  const bool usable = inverse > 0.0f && std::isfinite(inverse);
+  for (int64_t k = 0; k < padded; ++k) {
+    const auto q = usable && k < num_inputs ? static_cast<int32_t>(std::nearbyint(weights[k] * inverse)) : 0;
+    codes[k] = static_cast<uint8_t>(q + kInt8Offset);
+  }
+  return largest * (1.0f / 127.0f);
+}
+
+void int8_transpose_scalar(const uint8_t* codes, int64_t padded, uint8_t* lanes) {
+  for (int64_t k = 0; k < padded; k += 4) {
+    for (int64_t lane = 0; lane < kBlockRows; ++lane) {
+      std::memcpy(lanes + int8_code_offset(lane, k), codes + lane * padded + k, 4);
+    }
+  }
+}
+
+}  // namespace pelton
