@@ -15,12 +15,12 @@ namespace pelton {
 
 inline constexpr int kSegment = 256;         // keys of one softmax, also the unit by which a long context is split
 inline constexpr int kKeyVector = 16;        // keys side by side in a page, and the divisor of every page size
-inline constexpr int kPaddedDims = 32;
 inline constexpr int kNoWindow = 1 << 30;
 inline constexpr float kEmptyMax = -3.0e38f;  // maximum over no keys; finite, so that differences of maxima are
 
-// Layouts (see ops/kv.py): key_cache [page, kv_head, head_dim / x, page_size, x], x = 4 / sizeof(element);
-// value_cache [page, kv_head, page_size, head_dim]. All but the page stride is contiguous; elements are aligned, no more.
+// Layouts (see ops/kv.py), with x = 4 / sizeof(element): key_cache [page, kv_head, head_dim / x, page_size, x],
+// value_cache [page, kv_head, page_size / x, head_dim, x]. All but the page stride is contiguous; elements are aligned to
+// 4 bytes, no more. head_dim is a multiple of 16.
 // The output [token, head, head_dim] is contiguous and overlaps nothing else. Strides count elements.
 struct AttentionProblem {
   const void* query;
@@ -38,7 +38,6 @@ struct AttentionProblem {
   float query_scale;   // scale * log2(e), or scale / softcap
   float capped_scale;  // softcap * log2(e); 0 = no soft cap
   int group;           // query heads of one KV head
-  int padded_head_dim; // rounded up to kPaddedDims
 };
 
 // Consecutive tokens of one row, for the query heads that share one KV head. Query i of the tile is head i % group of
@@ -58,11 +57,11 @@ struct AttentionSegment {
   int first_key, end_key;  // keys to visit, relative to begin
   int first_vector, end_vector;  // those that hold these keys; the rest of the arrays is not set
   const std::byte* keys[kSegment / kKeyVector];    // key (d = 0, first of the 16 keys)
-  const std::byte* values[kSegment / kKeyVector];  // value of the first of the 16 keys
+  const std::byte* values[kSegment / kKeyVector];  // value of the first of the 16 keys, a whole number of x keys
 };
 
 // Softmax over some keys, per query: the largest score (in log2 units), the sum of 2^(score - largest), and the
-// values weighted by the same, [query, padded_head_dim] in an order of the head dimension that the kernel chooses.
+// values weighted by the same, [query, head_dim].
 struct SoftmaxState {
   float* maximum;
   float* sum;
@@ -76,9 +75,10 @@ struct AttentionKernel {
   std::size_t (*scratch_floats)(const AttentionProblem& problem, int queries);
   // Gather the tile's queries in scratch.
   void (*load_queries)(const AttentionProblem& problem, const AttentionTile& tile, float* scratch);
-  // Softmax over one segment into `state`, from the queries in scratch.
+  // Softmax over one segment into `state`, from the queries in scratch. The thread visits `next` afterwards: few queries
+  // are done with a segment before memory has brought another one, which must be asked for early.
   void (*attend)(const AttentionProblem& problem, const AttentionTile& tile, const AttentionSegment& segment,
-                 float* scratch, const SoftmaxState& state);
+                 const AttentionSegment& next, float* scratch, const SoftmaxState& state);
   // into = into merged with `from`, whose keys follow those of `into`.
   void (*merge)(const AttentionProblem& problem, int queries, const SoftmaxState& into, const SoftmaxState& from);
   // Divide by the sum and write the tile's outputs.
@@ -87,8 +87,9 @@ struct AttentionKernel {
 
 extern const AttentionKernel kPortableAttention;
 #if defined(__x86_64__)
-extern const AttentionKernel kAvx512Attention;  // needs cpu_features().avx512
-// Needs cpu_features().amx_bf16; takes bf16 queries and caches whose head_dim is a multiple of kPaddedDims.
+extern const AttentionKernel kAvx512Attention;      // needs cpu_features().avx512
+extern const AttentionKernel kAvx512Bf16Attention;  // needs cpu_features().avx512_bf16; takes bf16 queries and caches
+// Needs cpu_features().amx_bf16; takes bf16 queries and caches whose head_dim is a multiple of 32.
 extern const AttentionKernel kAmxAttention;
 #endif
 

@@ -1,11 +1,14 @@
 // Vector pieces that the AVX-512 and AMX attention kernels share. Include from files compiled for AVX-512 only.
 #pragma once
+#include <cstring>
+
 #include "attention.h"
 #include "lanes_avx512.h"
 
 namespace pelton {
 
 inline constexpr int kLanes = 16;
+inline constexpr int kCacheLine = 64;
 
 // The even and the odd elements of 32 bf16 values.
 static inline __m512 even_bfloat16(__m512i values) { return _mm512_castsi512_ps(_mm512_slli_epi32(values, 16)); }
@@ -63,6 +66,39 @@ static inline int visited(const AttentionSegment& segment, int vector) {
   return vector < segment.end_vector ? vector : segment.end_vector - 1;
 }
 
+// GCC takes a function of nothing but prefetches for one without effect and drops its calls: these must be inlined.
+[[gnu::always_inline]] static inline void prefetch_far(const std::byte* line) {
+  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
+}
+
+// Asks for the keys of the segment that comes next while the values of this one are added up. They go to the second
+// level of cache, which takes more outstanding lines than the first and has room for a segment.
+class KeysAhead {
+ public:
+  KeysAhead(const AttentionProblem& problem, const AttentionSegment& segment, const AttentionSegment& next)
+      : next_(next),
+        row_bytes_(std::size_t(problem.page_size) * 4),
+        rows_per_group_(problem.head_dim / kLanes),
+        first_vector_(segment.first_vector),
+        ratio_((next.end_vector - next.first_vector + segment.end_vector - segment.first_vector - 1) /
+               (segment.end_vector - segment.first_vector)) {}
+
+  // To be called for each group of neighbouring keys (x of them, see attention.h) of each vector of the segment.
+  [[gnu::always_inline]] void request(int vector, int group) const {
+    const int first = next_.first_vector + (vector - first_vector_) * ratio_;
+    for (int v = first; v < first + ratio_ && v < next_.end_vector; ++v) {
+      const std::byte* row = next_.keys[v] + group * rows_per_group_ * row_bytes_;
+      for (int i = 0; i < rows_per_group_; ++i) prefetch_far(row + i * row_bytes_);
+    }
+  }
+
+ private:
+  const AttentionSegment& next_;
+  std::size_t row_bytes_;
+  int rows_per_group_;
+  int first_vector_, ratio_;
+};
+
 // Turns one query's scores [kSegment], still to be multiplied by `scale`, into weights 2^(score - maximum) over the
 // segment's key vectors; zeros where masked.
 static inline void softmax_scores(const AttentionProblem& problem, const AttentionSegment& segment, int position,
@@ -92,12 +128,20 @@ static inline void softmax_scores(const AttentionProblem& problem, const Attenti
   *sum = _mm512_reduce_add_ps(total);
 }
 
-// In which order `weighted` holds 32 head dimensions.
-enum class DimensionOrder { kNatural, kEvenThenOdd, kFoursInTurn };
+// Rounds one query's weights to bf16, two vectors at a time: keys in order, zeros for the vectors of a pair that are not
+// visited. `weights` may be the memory of the scores.
+static inline void round_weights(const AttentionSegment& segment, const float* scores, void* weights) {
+  for (int v = segment.first_vector / 2 * 2; v < segment.end_vector; v += 2) {
+    const bool has_left = v >= segment.first_vector, has_right = v + 1 < segment.end_vector;
+    const __m512 left = has_left ? _mm512_load_ps(scores + v * kLanes) : _mm512_setzero_ps();
+    const __m512 right = has_right ? _mm512_load_ps(scores + (v + 1) * kLanes) : _mm512_setzero_ps();
+    const __m512bh rounded = _mm512_cvtne2ps_pbh(right, left);
+    std::memcpy(static_cast<BFloat16*>(weights) + v * kLanes, &rounded, sizeof rounded);
+  }
+}
 
 // AttentionKernel::merge and AttentionKernel::store, defined in attention_avx512.cpp.
 void merge_avx512(const AttentionProblem& problem, int queries, const SoftmaxState& into, const SoftmaxState& from);
-void store_avx512(const AttentionProblem& problem, const AttentionTile& tile, const SoftmaxState& state,
-                  DimensionOrder order);
+void store_avx512(const AttentionProblem& problem, const AttentionTile& tile, const SoftmaxState& state);
 
 }  // namespace pelton

@@ -49,15 +49,17 @@ float score(const AttentionProblem& problem, const AttentionSegment& segment, co
 }
 
 void add_value(const AttentionProblem& problem, const AttentionSegment& segment, int key, float weight, float* sum) {
+  const int width = problem.cache_type == ElementType::kBFloat16 ? 2 : 1;
   const std::byte* values = segment.values[key / kKeyVector];
+  const int inside = key % kKeyVector;
   for (int d = 0; d < problem.head_dim; ++d) {
-    const int64_t index = int64_t{key % kKeyVector} * problem.head_dim + d;
+    const int64_t index = (int64_t{inside / width} * problem.head_dim + d) * width + inside % width;
     sum[d] += weight * load_element(values, index, problem.cache_type);
   }
 }
 
 void attend(const AttentionProblem& problem, const AttentionTile& tile, const AttentionSegment& segment,
-            float* scratch, const SoftmaxState& state) {
+            const AttentionSegment&, float* scratch, const SoftmaxState& state) {
   const int queries = tile.num_tokens * problem.group;
   float* scores = scratch + queries * problem.head_dim;
   for (int i = 0; i < queries; ++i) {
@@ -70,8 +72,8 @@ void attend(const AttentionProblem& problem, const AttentionTile& tile, const At
       maximum = std::max(maximum, scores[key]);
     }
     float sum = 0;
-    float* weighted = state.weighted + i * problem.padded_head_dim;
-    std::fill_n(weighted, problem.padded_head_dim, 0.0f);
+    float* weighted = state.weighted + i * problem.head_dim;
+    std::fill_n(weighted, problem.head_dim, 0.0f);
     for (int key = begin; key < end; ++key) {
       const float weight = std::exp2(scores[key] - maximum);
       sum += weight;
@@ -83,7 +85,7 @@ void attend(const AttentionProblem& problem, const AttentionTile& tile, const At
 }
 
 void merge(const AttentionProblem& problem, int queries, const SoftmaxState& into, const SoftmaxState& from) {
-  const int width = problem.padded_head_dim;
+  const int width = problem.head_dim;
   for (int i = 0; i < queries; ++i) {
     const float maximum = std::max(into.maximum[i], from.maximum[i]);
     const float keep = std::exp2(into.maximum[i] - maximum);
@@ -100,7 +102,7 @@ void store_output(const AttentionProblem& problem, const AttentionTile& tile, co
     const int64_t token = tile.first_token + i / group;
     const int64_t offset = (token * problem.num_heads + tile.kv_head * group + i % group) * problem.head_dim;
     for (int d = 0; d < problem.head_dim; ++d) {
-      const float element = state.weighted[i * problem.padded_head_dim + d] / state.sum[i];
+      const float element = state.weighted[i * problem.head_dim + d] / state.sum[i];
       store_element(problem.output, offset + d, problem.query_type, element);
     }
   }

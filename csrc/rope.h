@@ -1,5 +1,6 @@
 // Rotary embedding of queries and keys, fused with the write of keys and values into the paged KV cache.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "element_type.h"
@@ -28,13 +29,18 @@ struct RopeCall {
   ElementType type, cache_type;
 };
 
-// What an instruction set provides; each works on one head. `rotated` holds head_dim floats, 64-byte aligned.
+// What an instruction set provides.
 struct RopeKernel {
-  // rotated = the head at `from`, its first rotary_dim dimensions turned by the angles of one position.
-  void (*rotate)(const RopeCall& call, const void* from, int rotary_dim, const float* cos_sin, float* rotated);
-  // Rounds head_dim floats to `type` at `to`.
-  void (*convert)(const RopeCall& call, const float* rotated, ElementType type, void* to);
+  // The heads of one token with their first rotary_dim dimensions turned by the angles of its position, rounded to `type`
+  // at `to`, [head, head_dim].
+  void (*rotate)(const RopeCall& call, const HeadsView& heads, int64_t token, int rotary_dim, ElementType type, void* to);
 };
+
+// Where the heads of a token begin.
+static inline const std::byte* heads_at(const RopeCall& call, const HeadsView& heads, int64_t token) {
+  const int64_t bytes = call.type == ElementType::kBFloat16 ? 2 : 4;
+  return static_cast<const std::byte*>(heads.data) + token * heads.token_stride * bytes;
+}
 
 extern const RopeKernel kPortableRope;
 #if defined(__x86_64__)

@@ -15,6 +15,7 @@ from pelton.ops.reference_attention import reference_paged_attention
 
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 MIXED_ROWS = [(37, 100), (1, 1), (1, 16), (1, 17), (1, 700), (3, 260), (150, 150)]
+ROUNDING = ("avx512_vnni_bf16", "amx")  # kernels that round the weights to bf16, and take bf16 alone
 needs_extension = pytest.mark.skipif(extension is None, reason="the CPU kernels are not built")
 
 
@@ -30,7 +31,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-INSTRUCTION_SETS = "portable", "avx2", "avx512", "amx"  # those with kernels of their own
+INSTRUCTION_SETS = "portable", "avx2", "avx512", "avx512_vnni_bf16", "amx"  # those with kernels of their own
 EACH_INSTRUCTION_SET = under(*INSTRUCTION_SETS)
 
 
@@ -38,7 +39,7 @@ def kernels() -> list[Kernel]:
     """Every kernel of this machine with the types that it takes."""
     types = [(FLOAT32, FLOAT32), (FLOAT32, BFLOAT16), (BFLOAT16, FLOAT32), (BFLOAT16, BFLOAT16)]
     every = [(name, *pair) for name in available(*INSTRUCTION_SETS) for pair in types]
-    return [kernel for kernel in every if kernel[0] != "amx" or kernel[1:] == (BFLOAT16, BFLOAT16)]
+    return [kernel for kernel in every if kernel[0] not in ROUNDING or kernel[1:] == (BFLOAT16, BFLOAT16)]
 
 
 EACH_KERNEL = pytest.mark.parametrize(
@@ -75,9 +76,9 @@ def assert_near(actual: torch.Tensor, expected: torch.Tensor, weight_error: floa
 
 
 def weight_error(instruction_set: str, batch: PagedBatch) -> float:
-    """What rounding the weights to bf16, as AMX does, can change: they add up to 1, each is off by up to 2^-9."""
+    """What rounding the weights to bf16 can change: they add up to 1, each is off by up to 2^-9."""
     largest = max(values.abs().max().item() for values in batch.values if len(values))
-    return 2**-9 * largest if instruction_set == "amx" else 0.0
+    return 2**-9 * largest if instruction_set in ROUNDING else 0.0
 
 
 @pytest.mark.parametrize("cache_dtype", [FLOAT32, BFLOAT16])

@@ -34,7 +34,7 @@ def paged_attention(
     Args:
         query: [T, H, D], fp32 or bf16, any strides over T and H, none over D.
         key_cache: [P, K, D / x, S, x], see ops/kv.py; fp32 or bf16, whatever the query is.
-        value_cache: [P, K, S, D].
+        value_cache: [P, K, S / x, D, x].
         row_starts: [R + 1] int32.
         context_lens: [R] int32, keys visible to the row's last token.
         page_table: [R, max_pages] int32, each row's pages in order of position; entries past its context are ignored.
@@ -72,7 +72,7 @@ def cpu_paged_attention(
     """`paged_attention` in csrc."""
     assert extension is not None
     num_tokens, num_heads, head_dim = query.shape
-    _, num_kv_heads, page_size, _ = value_cache.shape
+    _, num_kv_heads, _, page_size, _ = key_cache.shape
     row_stride, entry_stride = page_table.stride()
     assert entry_stride == 1
     if out is None:

@@ -3,9 +3,10 @@
 T tokens, K KV heads, D head size, P pages, S tokens of a page, x = 4 bytes in elements.
 
     key_cache    [P, K, D / x, S, x]   transposed inside a page: the same x dimensions of 16 keys fill one vector
-    value_cache  [P, K, S, D]
+    value_cache  [P, K, S / x, D, x]   x keys side by side, so that 16 dimensions of x values fill one vector
 
-A token's *slot* is page * S + offset; slot -1 writes nothing. The page stride is free, the rest is contiguous.
+A page is one piece of memory: the keys of all heads, then the values. A token's *slot* is page * S + offset; slot -1
+writes nothing. The page stride is free, the rest is contiguous.
 """
 
 import torch
@@ -15,14 +16,32 @@ from pelton.kernels.cpu import ELEMENT_TYPES, extension
 from pelton.ops.reference_attention import reference_write_kv
 
 
+def page_bytes(num_kv_heads: int, page_size: int, head_dim: int, dtype: torch.dtype) -> int:
+    """Memory of one page of one layer."""
+    return 2 * num_kv_heads * page_size * head_dim * dtype.itemsize
+
+
+def view_kv(
+    memory: Tensor, num_kv_heads: int, page_size: int, head_dim: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Key and value cache of one layer in `memory`, uint8, `page_bytes` a page.
+
+    `head_dim` and `page_size` must be even for 16-bit types.
+    """
+    x = 4 // dtype.itemsize
+    elements = memory.view(dtype).view(-1, 2, num_kv_heads, page_size * head_dim)
+    keys = elements[:, 0].unflatten(2, (head_dim // x, page_size, x))
+    values = elements[:, 1].unflatten(2, (page_size // x, head_dim, x))
+    return keys, values
+
+
 def allocate_kv(
     num_pages: int, num_kv_heads: int, page_size: int, head_dim: int, dtype: torch.dtype, device: torch.device | str
 ) -> tuple[Tensor, Tensor]:
-    """Uninitialized key and value cache of one layer. `head_dim` must be even for 16-bit types."""
-    x = 4 // dtype.itemsize
-    keys = torch.empty(num_pages, num_kv_heads, head_dim // x, page_size, x, dtype=dtype, device=device)
-    values = torch.empty(num_pages, num_kv_heads, page_size, head_dim, dtype=dtype, device=device)
-    return keys, values
+    """Uninitialized key and value cache of one layer; see `view_kv`."""
+    num_bytes = num_pages * page_bytes(num_kv_heads, page_size, head_dim, dtype)
+    memory = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+    return view_kv(memory, num_kv_heads, page_size, head_dim, dtype)
 
 
 def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
@@ -32,7 +51,7 @@ def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
         key: [T, K, D], fp32 or bf16, any strides over T and K, none over D; converted to the cache's type.
         value: like `key`.
         key_cache: [P, K, D / x, S, x].
-        value_cache: [P, K, S, D].
+        value_cache: [P, K, S / x, D, x].
         slots: [T] int64; -1 writes nothing. No two tokens share a slot.
     """
     if runs_on_cpu_kernel(key, value_cache):
@@ -54,7 +73,7 @@ def cpu_write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Ten
         num_tokens,
         num_kv_heads,
         head_dim,
-        value_cache.shape[2],
+        key_cache.shape[3],
         *head_strides(key),
         *head_strides(value),
         key_cache.stride(0),
@@ -73,12 +92,12 @@ def head_strides(heads: Tensor) -> tuple[int, int]:
 
 def runs_on_cpu_kernel(heads: Tensor, value_cache: Tensor) -> bool:
     """Whether the kernels of csrc take these [T, heads, D] tokens with this cache."""
-    _, _, page_size, head_dim = value_cache.shape
+    _, _, num_groups, head_dim, x = value_cache.shape
     return (
         extension is not None
         and value_cache.is_cpu
         and heads.dtype in ELEMENT_TYPES
         and value_cache.dtype in ELEMENT_TYPES
         and head_dim % 16 == 0
-        and page_size % 16 == 0
+        and num_groups * x % 16 == 0
     )

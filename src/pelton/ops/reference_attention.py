@@ -32,10 +32,11 @@ def reference_paged_attention(
 
 def gather_row(key_cache: Tensor, value_cache: Tensor, pages: Tensor, context_len: int) -> tuple[Tensor, Tensor]:
     """Keys and values of positions 0..context_len of a row, [N, K, D] fp32 each."""
-    _, num_kv_heads, page_size, head_dim = value_cache.shape
+    _, num_kv_heads, _, page_size, _ = key_cache.shape
+    head_dim = value_cache.shape[3]
     used = pages[: -(-context_len // page_size)].long()
     keys = key_cache[used].permute(0, 3, 1, 2, 4).reshape(-1, num_kv_heads, head_dim)
-    values = value_cache[used].transpose(1, 2).reshape(-1, num_kv_heads, head_dim)
+    values = value_cache[used].permute(0, 2, 4, 1, 3).reshape(-1, num_kv_heads, head_dim)
     return keys[:context_len].float(), values[:context_len].float()
 
 
@@ -65,7 +66,7 @@ def reference_write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cach
     pages, offsets = slots // page_size, slots % page_size
     chunks = key.reshape(key.shape[0], key.shape[1], num_chunks, x)  # [T, K, D / x, x]
     key_cache[pages, :, :, offsets] = chunks.to(key_cache.dtype)
-    value_cache[pages, :, offsets] = value.to(value_cache.dtype)
+    value_cache[pages, :, offsets // x, :, offsets % x] = value.to(value_cache.dtype)
 
 
 def reference_rotate(heads: Tensor, cos_sin: Tensor, positions: Tensor) -> Tensor:

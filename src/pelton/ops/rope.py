@@ -81,7 +81,7 @@ def cpu_rope_and_cache(
         key.shape[1],
         head_dim,
         cos_sin.shape[1],
-        value_cache.shape[2],
+        key_cache.shape[3],
         *head_strides(query),
         *head_strides(key),
         *head_strides(value),
