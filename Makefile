@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The CPU build of torch by default; see "GPU" in the README for what a CUDA user sets.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: serve test test-e2e check format setup bench clean
+.PHONY: serve test test-e2e sanitize check format setup bench clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.installed
@@ -36,6 +36,9 @@ test: $(VENV)/.installed-test
 
 test-e2e: $(VENV)/.installed-test
 	$(BIN)/pytest -m e2e
+
+sanitize: $(VENV)/.installed-test
+	$(BIN)/python scripts/sanitize.py
 
 check: $(VENV)/.installed-test $(VENV)/.installed-check
 	$(BIN)/ruff format --check src tests

@@ -24,7 +24,8 @@ const CpuFeatures& cpu_features();
 // Whether this machine has anything of this level, whatever the limit.
 bool has_instruction_set(InstructionSet level);
 
-// From the next call of an operation on, kernels above `limit` are left alone. Returns the former limit; kAmx is none.
+// From the next call of an operation on, kernels above `limit` are left alone; what is recorded already (program.h) may
+// go on with them. Returns the former limit; kAmx is none.
 InstructionSet limit_instruction_set(InstructionSet limit);
 
 }  // namespace pelton

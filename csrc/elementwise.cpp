@@ -75,7 +75,11 @@ void rms_norm_binding(uintptr_t x, int64_t group_stride, int64_t head_stride, in
                          static_cast<ElementType>(weight_type), epsilon, num_groups, num_heads, size};
   auto* kernel = rms_norm_scalar;
 #if defined(__x86_64__)
-  if (cpu_features().avx512) kernel = rms_norm_avx512;
+  if (cpu_features().avx512) {
+    kernel = rms_norm_avx512;
+  } else if (cpu_features().avx2) {
+    kernel = rms_norm_avx2;
+  }
 #endif
   submit([=] {
     run_rows(call, kernel, num_groups * num_heads, size);
@@ -89,7 +93,11 @@ void silu_mul_binding(uintptr_t x, int64_t x_stride, uintptr_t out, int64_t out_
                          static_cast<ElementType>(type), num_rows, size};
   auto* kernel = silu_mul_scalar;
 #if defined(__x86_64__)
-  if (cpu_features().avx512) kernel = silu_mul_avx512;
+  if (cpu_features().avx512) {
+    kernel = silu_mul_avx512;
+  } else if (cpu_features().avx2) {
+    kernel = silu_mul_avx2;
+  }
 #endif
   submit([=] {
     run_rows(call, kernel, num_rows, size);

@@ -37,6 +37,8 @@ void rms_norm_scalar(const RmsNormCall& call, int64_t begin, int64_t end);
 void silu_mul_scalar(const SiluMulCall& call, int64_t begin, int64_t end);
 
 #if defined(__x86_64__)
+void rms_norm_avx2(const RmsNormCall& call, int64_t begin, int64_t end);
+void silu_mul_avx2(const SiluMulCall& call, int64_t begin, int64_t end);
 void rms_norm_avx512(const RmsNormCall& call, int64_t begin, int64_t end);
 void silu_mul_avx512(const SiluMulCall& call, int64_t begin, int64_t end);
 #endif

@@ -52,6 +52,7 @@ Kernel choose_kernel(const LinearCall& call) {
   const int64_t columns = call.num_rows <= 6 ? 64 : 32;
   if (bf16 && has.avx512_bf16) return {linear_avx512_bf16, columns};
   if (has.avx512) return {linear_avx512, columns};
+  if (has.avx2) return {linear_avx2, 64};
 #endif
   return {linear_scalar, 64};
 }
@@ -99,9 +100,10 @@ void transpose_scalar(const void* source, int64_t stride_bytes, int64_t num_rows
 void transpose(const void* source, int64_t stride_bytes, int64_t num_rows, int64_t num_units, uint32_t* packed) {
   int64_t done = 0;
 #if defined(__x86_64__)
-  if (num_rows == kBlockColumns && cpu_features().avx512) {
+  const CpuFeatures& has = cpu_features();
+  if (num_rows == kBlockColumns && has.avx2) {
     done = num_units / 16 * 16;
-    transpose_avx512(source, stride_bytes, done, packed);
+    (has.avx512 ? transpose_avx512 : transpose_avx2)(source, stride_bytes, done, packed);
   }
 #endif
   transpose_scalar(static_cast<const char*>(source) + done * 4, stride_bytes, num_rows, num_units - done,

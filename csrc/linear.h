@@ -43,12 +43,14 @@ using LinearFunction = void (*)(const LinearCall&, const LinearTile&);
 void linear_scalar(const LinearCall& call, const LinearTile& tile);
 
 #if defined(__x86_64__)
+void linear_avx2(const LinearCall& call, const LinearTile& tile);    // any types, multiplied in fp32
 void linear_avx512(const LinearCall& call, const LinearTile& tile);
 void linear_avx512_bf16(const LinearCall& call, const LinearTile& tile);  // bf16 x and bf16 weights
 void linear_amx_bf16(const LinearCall& call, const LinearTile& tile);     // bf16 x and bf16 weights
 
 // Packs 16 rows of num_units 32-bit units, num_units a multiple of 16: [16][num_units] -> [num_units][16].
 // `packed` is 64-byte aligned and does not overlap source.
+void transpose_avx2(const void* source, int64_t stride_bytes, int64_t num_units, uint32_t* packed);
 void transpose_avx512(const void* source, int64_t stride_bytes, int64_t num_units, uint32_t* packed);
 #endif
 

@@ -127,6 +127,7 @@ void write_tokens(const RopeCall& call, const TokenWriter& writer, int64_t begin
 const RopeKernel& choose_kernel() {
 #if defined(__x86_64__)
   if (cpu_features().avx512) return kAvx512Rope;
+  if (cpu_features().avx2) return kAvx2Rope;
 #endif
   return kPortableRope;
 }

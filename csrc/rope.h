@@ -38,6 +38,7 @@ struct RopeKernel {
 
 extern const RopeKernel kPortableRope;
 #if defined(__x86_64__)
+extern const RopeKernel kAvx2Rope;    // needs cpu_features().avx2
 extern const RopeKernel kAvx512Rope;  // needs cpu_features().avx512
 #endif
 

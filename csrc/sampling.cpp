@@ -176,6 +176,14 @@ class RowSampler {
   double total_ = 0.0;
 };
 
+const SamplingKernel& choose_kernel() {
+#if defined(__x86_64__)
+  if (cpu_features().avx512) return kAvx512Sampling;
+  if (cpu_features().avx2) return kAvx2Sampling;
+#endif
+  return kPortableSampling;
+}
+
 // [num_rows][vocabulary] logits, rows row_stride apart -> tokens[num_rows], and the largest logit of each row. A row whose
 // largest logit is not finite has no token: 0.
 void sample_binding(uintptr_t logits, int64_t row_stride, int64_t num_rows, int64_t vocabulary, uintptr_t controls,
@@ -184,21 +192,18 @@ void sample_binding(uintptr_t logits, int64_t row_stride, int64_t num_rows, int6
   const auto* all_controls = reinterpret_cast<const SamplingControls*>(controls);
   auto* all_tokens = reinterpret_cast<int64_t*>(tokens);
   auto* all_largest = reinterpret_cast<float*>(largest);
-  const SamplingKernel* kernel = &kPortableSampling;
-#if defined(__x86_64__)
-  if (cpu_features().avx512) kernel = &kAvx512Sampling;
-#endif
+  const SamplingKernel& kernel = choose_kernel();
   const auto sample_row = [&](int64_t row) {
     thread_local Scratch scratch;
     const float* row_logits = all_logits + row * row_stride;
-    const float top = kernel->largest(row_logits, vocabulary);
+    const float top = kernel.largest(row_logits, vocabulary);
     all_largest[row] = top;
     all_tokens[row] = 0;
     if (!std::isfinite(top)) return;
     if (all_controls[row].temperature <= 0.0) {
       all_tokens[row] = std::find(row_logits, row_logits + vocabulary, top) - row_logits;
     } else {
-      all_tokens[row] = RowSampler(row_logits, vocabulary, top, all_controls[row], *kernel, scratch).sample();
+      all_tokens[row] = RowSampler(row_logits, vocabulary, top, all_controls[row], kernel, scratch).sample();
     }
   };
   if (num_rows * vocabulary < kSerialLogits) {

@@ -34,6 +34,7 @@ struct SamplingKernel {
 
 extern const SamplingKernel kPortableSampling;
 #if defined(__x86_64__)
+extern const SamplingKernel kAvx2Sampling;
 extern const SamplingKernel kAvx512Sampling;
 #endif
 

@@ -2,9 +2,14 @@
 
 import asyncio
 import json
+import os
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -14,19 +19,22 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from pelton.config import EngineConfig
 from pelton.engine.delta import to_delta
-from pelton.engine.protocol import Health
+from pelton.engine.protocol import DeltaSink, Health
 from pelton.engine.text import TextStream
 from pelton.http.app import create_app
+from pelton.http.server import bind, run_server
 from pelton.model_config import ModelInfo
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.tokenizer import SpecialTokens
-from pelton.types import Delta, EngineStats, FinishReason, Output, SamplingParams, TokenLogprobs
+from pelton.types import EngineStats, FinishReason, Output, SamplingParams, TokenLogprobs
 
 BOS, EOS = "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+
+URL = "/v1/completions"
 
 Script = Sequence[int] | Callable[[Sequence[int], SamplingParams], Sequence[int]]
 
@@ -55,13 +63,13 @@ def tiny_tokenizer() -> Tokenizer:
 
 @dataclass
 class Call:
-    """One call of FakeEngine.generate."""
+    """One call of FakeEngine.submit."""
 
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     priority: int
     salt: str
-    ended: FinishReason | None = None  # "abort" where the generator was closed
+    ended: FinishReason | None = None
 
 
 @dataclass
@@ -107,29 +115,42 @@ class FakeEngine:
     def ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    async def generate(
-        self, prompt_ids: Sequence[int], params: SamplingParams, *, priority: int = 0, salt: str = ""
-    ) -> AsyncGenerator[Delta, None]:
+    def submit(
+        self, prompt_ids: Sequence[int], params: SamplingParams, sink: DeltaSink, *, priority: int = 0, salt: str = ""
+    ) -> Callable[[], None]:
         assert params.n == 1
         assert params.max_tokens is not None
         assert 0 < len(prompt_ids) < (self.config.max_model_len or 0)
         call = Call(tuple(prompt_ids), params, priority, salt)
         self.calls.append(call)
         self.num_live += 1
-        text = TextStream(self.tokenizer, params)
-        try:
-            for position, output in enumerate(self._outputs(prompt_ids, params)):
-                if self.fail_after is not None and position >= self.fail_after:
-                    raise self.error
-                await asyncio.sleep(self.delay)
-                delta = to_delta(text, Output(0, finish_reason="abort") if self.aborting else output)
-                call.ended = delta.finish_reason
-                yield delta
-                if delta.finish_reason is not None:
-                    return
-        finally:
-            self.num_live -= 1
-            call.ended = call.ended or "abort"
+        task = asyncio.create_task(self._emit(call, sink))
+
+        def abort() -> None:
+            if call.ended is None:
+                task.cancel()
+                self._end(call, "abort")
+
+        return abort
+
+    async def _emit(self, call: Call, sink: DeltaSink) -> None:
+        text = TextStream(self.tokenizer, call.params)
+        for position, output in enumerate(self._outputs(call.prompt_ids, call.params)):
+            await asyncio.sleep(self.delay)
+            if self.fail_after is not None and position >= self.fail_after:
+                self._end(call, "error")
+                sink(self.error)
+                return
+            delta = to_delta(text, Output(0, finish_reason="abort") if self.aborting else output)
+            if delta.finish_reason is not None:
+                self._end(call, delta.finish_reason)
+            sink(delta)
+            if delta.finish_reason is not None:
+                return
+
+    def _end(self, call: Call, reason: FinishReason) -> None:
+        call.ended = reason
+        self.num_live -= 1
 
     async def abort_all(self) -> None:
         self.aborting = True
@@ -227,3 +248,67 @@ def parse_events(response: httpx.Response) -> list[dict[str, Any]]:
     assert all(block.startswith("data: ") and "\n" not in block for block in blocks)
     assert blocks.pop() == "data: [DONE]"
     return [json.loads(block.removeprefix("data: ")) for block in blocks]
+
+
+@dataclass
+class Running:
+    """A server in this event loop, and a client of it."""
+
+    engine: FakeEngine
+    client: httpx.AsyncClient
+    server: asyncio.Task[int]
+    was_signalled: bool = False
+
+    def terminate(self) -> None:
+        self.was_signalled = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+Scenario = Callable[[Running], Awaitable[None]]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def serving(engine: FakeEngine, scenario: Scenario) -> int:
+    """Run a server, the scenario against it, then SIGTERM unless the scenario sent one; the exit code."""
+    engine.config = replace(engine.config, port=free_port())
+
+    async def main() -> int:
+        sock = bind(engine.config)
+        task = asyncio.create_task(run_server(engine, engine.config, sock))
+        base_url = f"http://127.0.0.1:{engine.config.port}"
+        async with httpx.AsyncClient(base_url=base_url, timeout=20) as client:
+            running = Running(engine, client, task)
+            await client.get("/version")
+            await scenario(running)
+            if not running.was_signalled:
+                running.terminate()
+            return await asyncio.wait_for(task, 10)
+
+    return asyncio.run(main())
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def raw_connection(engine: FakeEngine) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", engine.config.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+def raw_post(body: dict[str, object]) -> bytes:
+    content = json.dumps(body).encode()
+    head = f"POST {URL} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    return head.encode() + content

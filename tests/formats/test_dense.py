@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from instruction_sets import under
 from pelton.formats.dense import Dense
 from pelton.kernels.cpu import extension
 
@@ -16,7 +17,8 @@ def random(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("source", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_dequantize_gives_back_the_converted_weight(shape, source, dtype):
+@under("portable", "avx2", "avx512")
+def test_dequantize_gives_back_the_converted_weight(instruction_set, shape, source, dtype):
     w = random(*shape).to(source)
     weight = Dense.from_tensor(w, dtype)
     assert weight.shape == shape

@@ -131,7 +131,7 @@ def test_reads_and_writes_nothing_beyond_its_operands(instruction_set, dtype, nu
 
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_product_is_added_to_what_is_there(dtype, packed):
+def test_a_product_is_added_to_what_is_there(instruction_set, dtype, packed):
     x, bias = random(19, 96, dtype=dtype), random(45, seed=2)
     weight = Dense.from_tensor(random(45, 96, dtype=dtype, seed=1), dtype)
     if not packed:
@@ -142,6 +142,18 @@ def test_a_product_is_added_to_what_is_there(dtype, packed):
     torch.testing.assert_close(stream[:, 5:50], before[:, 5:50] + linear(x, weight, bias, FLOAT32))
     assert torch.equal(stream[:, :5], before[:, :5])
     assert torch.equal(stream[:, 50:], before[:, 50:])
+
+
+@pytest.mark.skipif(available("avx2", "avx512") != ["avx2", "avx512"], reason="needs AVX-512")
+@pytest.mark.parametrize("types", [(FLOAT32, FLOAT32), (FLOAT32, BFLOAT16), (BFLOAT16, BFLOAT16)])
+def test_products_in_float32_arithmetic_have_the_same_bits_in_vectors_of_any_length(types):
+    x = random(23, 131, dtype=types[0])
+    weight = Dense.from_tensor(random(85, 131, dtype=types[1], seed=1), types[1])
+    results = []
+    for instruction_set in ("avx2", "avx512"):
+        with limited_to(instruction_set):
+            results.append(linear(x, weight, random(85, seed=2)))
+    assert torch.equal(*results)
 
 
 def test_no_rows_give_no_rows():

@@ -11,7 +11,6 @@ from pelton.bench.client import Chunk, decode_json, error_message, first_model
 from pelton.bench.connection import Address, HttpClient
 from pelton.config import EngineConfig
 from pelton.engine.client import AsyncEngine
-from pelton.engine.protocol import EngineClient
 from pelton.errors import RequestError
 from pelton.types import SamplingParams
 
@@ -44,7 +43,7 @@ class ChatModel(Protocol):
 class LocalModel:
     """An engine in a process of its own."""
 
-    def __init__(self, engine: EngineClient, stop: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, engine: AsyncEngine, stop: Callable[[], Awaitable[None]]) -> None:
         self._engine = engine
         self._stop = stop
         self.name = engine.config.served_model_name or engine.config.model or "the embedded model"

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 import random
 import socket
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import msgspec
@@ -17,19 +19,26 @@ from pelton.engine.checks import check_request
 from pelton.engine.delta import to_delta
 from pelton.engine.describe import describe
 from pelton.engine.host import EngineHost, ProcessHost
-from pelton.engine.protocol import Abort, Add, Failed, Framing, FromEngine, Health, Outputs, Ready, Start, frame
+from pelton.engine.link import EngineLink
+from pelton.engine.protocol import Abort, Add, DeltaSink, Failed, FromEngine, Health, Outputs, Ready, Start
 from pelton.engine.text import TextStream
-from pelton.errors import EngineDeadError
+from pelton.errors import EngineDeadError, RequestError
 from pelton.model_config import ModelInfo
 from pelton.tokenizer import Tokenizer
 from pelton.types import Delta, EngineStats, Output, SamplingParams
 
 logger = logging.getLogger(__name__)
 
-_READ_BYTES = 1 << 18
 _RESTART_SECONDS = (0.0, 1.0, 5.0)  # waits before each attempt to start a dead engine again
+_ENDED = "the engine process ended while it was starting; its log says why"
 
-OutputQueue = asyncio.Queue[Output | Exception]
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """A request under way."""
+
+    text: TextStream
+    sink: DeltaSink
 
 
 class AsyncEngine:
@@ -48,8 +57,9 @@ class AsyncEngine:
         self.num_restarts = 0
         self._host = host
         self._start_message = start
-        self._writer: asyncio.StreamWriter | None = None
-        self._queues: dict[int, OutputQueue] = {}
+        self._link: EngineLink | None = None
+        self._ready: asyncio.Future[EngineStats | str] | None = None  # what Ready or Failed says, while one is awaited
+        self._streams: dict[int, _Stream] = {}
         self._ids = itertools.count()
         self._seeds = random.Random(config.seed)
         self._health: Health = "starting"
@@ -82,8 +92,8 @@ class AsyncEngine:
 
     async def connect(self, connection: socket.socket) -> None:
         """Send Start over a connection from the host, wait until the engine is ready, and watch it from then on."""
-        reader = await self._handshake(connection)
-        self._supervisor = asyncio.create_task(self._supervise(reader))
+        link = await self._handshake(connection)
+        self._supervisor = asyncio.create_task(self._supervise(link))
 
     async def stop(self) -> None:
         """End every request with an error and the engine process with them."""
@@ -97,7 +107,7 @@ class AsyncEngine:
     @property
     def health(self) -> Health:
         """Progress-based: an engine that has work and makes no step is "stuck"."""
-        idle = not self._queues
+        idle = not self._streams
         if self._health == "ok" and not idle and time.monotonic() - self._progress_at > self.config.stuck_after:
             return "stuck"
         return self._health
@@ -105,119 +115,128 @@ class AsyncEngine:
     async def generate(
         self, prompt_ids: Sequence[int], params: SamplingParams, *, priority: int = 0, salt: str = ""
     ) -> AsyncGenerator[Delta, None]:
-        """Run one choice; see EngineClient.generate."""
-        assert params.n == 1, "generate runs one choice; expand n with params.for_choice"
-        check_request(prompt_ids, params, self.info.vocab_size, chosen(self.config.max_model_len))
-        if params.seed is None:
-            params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(63))
-        request_id = next(self._ids)
-        queue = self._open(Add(request_id, tuple(prompt_ids), params, priority, salt))
-        text = TextStream(self.tokenizer, params)
-        is_engine_done = False
+        """Run one choice as `submit` does. Closing or cancelling the generator aborts the request.
+
+        Raises:
+            RequestError: the prompt is empty, too long or out of vocabulary, or the request failed.
+            EngineDeadError: there is no engine process, or it died under the request.
+        """
+        deltas: asyncio.Queue[Delta | Exception] = asyncio.Queue()
+        abort = self.submit(prompt_ids, params, deltas.put_nowait, priority=priority, salt=salt)
         try:
             while True:
-                output = await queue.get()
-                if isinstance(output, Exception):
-                    raise output
-                is_engine_done = output.finish_reason is not None
-                delta = to_delta(text, output)
+                delta = await deltas.get()
+                if isinstance(delta, Exception):
+                    raise delta
                 yield delta
                 if delta.finish_reason is not None:
                     return
         finally:
-            self._queues.pop(request_id, None)
-            if not is_engine_done:
-                self._send(Abort((request_id,)))
+            abort()
+
+    def submit(
+        self, prompt_ids: Sequence[int], params: SamplingParams, sink: DeltaSink, *, priority: int = 0, salt: str = ""
+    ) -> Callable[[], None]:
+        """Run one choice; see EngineClient.submit."""
+        assert params.n == 1, "submit runs one choice; expand n with params.for_choice"
+        check_request(prompt_ids, params, self.info.vocab_size, chosen(self.config.max_model_len))
+        if self._link is None:
+            raise EngineDeadError("the engine is not running")
+        if params.seed is None:
+            params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(63))
+        if not self._streams:
+            self._progress_at = time.monotonic()  # being idle is not being stuck
+        request_id = next(self._ids)
+        self._streams[request_id] = _Stream(TextStream(self.tokenizer, params), sink)
+        self._link.send(Add(request_id, tuple(prompt_ids), params, priority, salt))
+        return functools.partial(self._abort, request_id)
 
     async def abort_all(self) -> None:
         """End every request with finish_reason "abort"."""
-        self._send(Abort(tuple(self._queues)))
+        if self._link is not None:
+            self._link.send(Abort(tuple(self._streams)))
 
-    def _open(self, message: Add) -> OutputQueue:
-        if self._writer is None:
-            raise EngineDeadError("the engine is not running")
-        if not self._queues:
-            self._progress_at = time.monotonic()  # being idle is not being stuck
-        queue: OutputQueue = asyncio.Queue()
-        self._queues[message.request_id] = queue
-        self._send(message)
-        return queue
+    def _abort(self, request_id: int) -> None:
+        if self._streams.pop(request_id, None) is not None and self._link is not None:
+            self._link.send(Abort((request_id,)))
 
-    def _send(self, message: Add | Abort) -> None:
-        if self._writer is not None:
-            self._writer.write(frame(message))
-
-    async def _handshake(self, connection: socket.socket) -> asyncio.StreamReader:
+    async def _handshake(self, connection: socket.socket) -> EngineLink:
         """Send Start and wait for Ready; until then no request is taken."""
-        reader, writer = await asyncio.open_unix_connection(sock=connection)
+        self._ready = asyncio.get_running_loop().create_future()
+        link = await EngineLink.open(connection, self._on_message)
         try:
-            writer.write(frame(self._start_message))
-            self.stats = await _read_ready(reader)
+            link.send(self._start_message)
+            await asyncio.wait((self._ready, link.closed), return_when=asyncio.FIRST_COMPLETED)
+            answer = self._ready.result() if self._ready.done() else _ENDED
+            if isinstance(answer, str):
+                raise ValueError(answer)
         except BaseException:
-            writer.close()
+            link.close()
             raise
-        self._writer = writer
+        self.stats = answer
+        self._link = link
         self._health = "ok"
-        return reader
+        return link
 
-    async def _supervise(self, reader: asyncio.StreamReader) -> None:
-        """Read until the engine dies; then fail its requests, start a new one, and read on."""
+    async def _supervise(self, link: EngineLink) -> None:
+        """Wait until the engine dies; then fail its requests, start a new one, and wait again."""
         while True:
-            await self._read(reader)
+            await link.closed
             self._disconnect("the engine process died")
             logger.error("the engine process died; starting a new one")
             restarted = await self._restart()
             if restarted is None:
                 logger.critical("the engine process cannot be started again; the server stays up and answers 503")
                 return
-            reader = restarted
+            link = restarted
 
-    async def _restart(self) -> asyncio.StreamReader | None:
+    async def _restart(self) -> EngineLink | None:
         for seconds in _RESTART_SECONDS:
             await asyncio.sleep(seconds)
             await asyncio.to_thread(self._host.stop)
             try:
-                reader = await self._handshake(self._host.start())
+                link = await self._handshake(self._host.start())
             except (ValueError, OSError) as error:
                 logger.error("restart failed: %s", error)
                 continue
             self.num_restarts += 1
-            return reader
+            return link
         return None
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        framing = Framing(FromEngine)
-        with contextlib.suppress(ConnectionResetError):
-            while data := await reader.read(_READ_BYTES):
-                for message in framing.feed(data):
-                    assert isinstance(message, Outputs), "only outputs follow the handshake"
-                    self._take(message)
+    def _on_message(self, message: FromEngine) -> None:
+        match message:
+            case Outputs(outputs=outputs, stats=stats):
+                self._progress_at = time.monotonic()
+                self.stats = stats
+                for output in outputs:
+                    stream = self._streams.get(output.request_id)
+                    if stream is not None:  # else the client has gone and an abort is under way
+                        self._deliver(stream, output)
+            case Ready(stats=answer) | Failed(message=answer):
+                assert self._ready is not None, "the engine speaks before it is asked"
+                if not self._ready.done():
+                    self._ready.set_result(answer)
 
-    def _take(self, message: Outputs) -> None:
-        self._progress_at = time.monotonic()
-        self.stats = message.stats
-        for output in message.outputs:
-            queue = self._queues.get(output.request_id)
-            if queue is not None:  # else the client has gone and an abort is under way
-                queue.put_nowait(output)
+    def _deliver(self, stream: _Stream, output: Output) -> None:
+        try:
+            delta = to_delta(stream.text, output)
+        except RequestError as error:
+            del self._streams[output.request_id]
+            stream.sink(error)
+            return
+        if output.finish_reason is not None:
+            del self._streams[output.request_id]
+        elif delta.finish_reason is not None:  # a stop string, of which the engine does not know
+            self._abort(output.request_id)
+        stream.sink(delta)
 
     def _disconnect(self, reason: str) -> None:
         self._health = "dead"
         self.stats = EngineStats()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        for queue in self._queues.values():
-            queue.put_nowait(EngineDeadError(reason))
-        self._queues.clear()
-
-
-async def _read_ready(reader: asyncio.StreamReader) -> EngineStats:
-    framing = Framing(FromEngine)
-    while data := await reader.read(_READ_BYTES):
-        for message in framing.feed(data):
-            if isinstance(message, Failed):
-                raise ValueError(message.message)
-            assert isinstance(message, Ready), "the engine speaks before it is asked"
-            return message.stats
-    raise ValueError("the engine process ended while it was starting; its log says why")
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        streams = list(self._streams.values())
+        self._streams.clear()
+        for stream in streams:
+            stream.sink(EngineDeadError(reason))

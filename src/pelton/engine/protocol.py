@@ -1,7 +1,7 @@
 """What the engine offers its users (EngineClient), and the messages on the socket to its process."""
 
 import struct
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Callable, Sequence
 from types import UnionType
 from typing import Any, Literal, Protocol
 
@@ -13,6 +13,7 @@ from pelton.tokenizer import Tokenizer
 from pelton.types import Delta, EngineStats, Output, SamplingParams
 
 Health = Literal["starting", "ok", "stuck", "dead"]
+DeltaSink = Callable[[Delta | Exception], None]
 
 
 class EngineClient(Protocol):
@@ -33,20 +34,23 @@ class EngineClient(Protocol):
     @property
     def health(self) -> Health: ...
 
-    def generate(
-        self, prompt_ids: Sequence[int], params: SamplingParams, *, priority: int = 0, salt: str = ""
-    ) -> AsyncGenerator[Delta, None]:
-        """Run one choice (params.n == 1). Closing or cancelling the generator aborts the request and frees its pages.
+    def submit(
+        self, prompt_ids: Sequence[int], params: SamplingParams, sink: DeltaSink, *, priority: int = 0, salt: str = ""
+    ) -> Callable[[], None]:
+        """Run one choice (params.n == 1). Returns the function that ends it early and frees its pages.
 
         Args:
             prompt_ids: token ids, at least one, each below the vocabulary size.
             params: max_tokens=None means up to the end of the context.
+            sink: called from the event loop, never within `submit`, with each delta as it comes. The last call brings a
+                delta with a finish_reason, or the error that ended the request: RequestError or EngineDeadError. After
+                the returned function was called there are no more. It must not raise.
             priority: smaller runs first.
             salt: prefix pages are shared only between requests of the same salt.
 
         Raises:
-            RequestError: the prompt is empty, too long or out of vocabulary, or the request failed.
-            EngineDeadError: the engine process died under the request.
+            RequestError: the prompt is empty, too long or out of vocabulary.
+            EngineDeadError: there is no engine process.
         """
         ...
 
@@ -109,21 +113,23 @@ class Framing:
 
     def __init__(self, message_type: UnionType) -> None:
         self._decoder = msgspec.msgpack.Decoder(message_type)
-        self._buffer = bytearray()
+        self._rest = b""
 
     def feed(self, data: bytes) -> list[Any]:
         """The messages that `data` completes."""
-        self._buffer += data
+        if self._rest:
+            data = self._rest + data
+        view = memoryview(data)
         messages: list[Any] = []
         start = 0
-        while len(self._buffer) - start >= _HEADER.size:
-            (length,) = _HEADER.unpack_from(self._buffer, start)
+        while len(data) - start >= _HEADER.size:
+            (length,) = _HEADER.unpack_from(data, start)
             end = start + _HEADER.size + length
-            if len(self._buffer) < end:
+            if len(data) < end:
                 break
-            messages.append(self._decoder.decode(memoryview(self._buffer)[start + _HEADER.size : end].tobytes()))
+            messages.append(self._decoder.decode(view[start + _HEADER.size : end]))
             start = end
-        del self._buffer[:start]
+        self._rest = data[start:]
         return messages
 
 

@@ -2,14 +2,14 @@
 
 import codecs
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from pelton.tokenizer import Tokenizer
 from pelton.types import SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class TextStep:
+class TextStep(msgspec.Struct, frozen=True):
     """What some tokens added: text that no later token can change or take back.
 
     `num_tokens` of the pushed ids were read; it is less than all of them only if a stop string ended the text.
@@ -38,6 +38,7 @@ class TextStream:
         self._include_stop = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_partial = False  # the decoder holds bytes that begin a character
         self._stops = [_StopMatcher(stop) for stop in sorted(params.stop, key=len, reverse=True)]
         self._first_chars = frozenset(stop[0] for stop in params.stop)
         self._held = ""  # decoded text that may belong to a stop string
@@ -57,12 +58,12 @@ class TextStream:
             is_end = ended_by_token and index == len(token_ids) - 1
             if token_id in self._skipped or (is_end and not self._include_stop):
                 continue
-            text, stop = self._feed(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
+            text, stop = self._feed(self._decode(token_id))
             texts.append(text)
             if stop is not None:
                 self._ended = True
                 return TextStep("".join(texts), index + 1, stop)
-        return TextStep("".join(texts), len(token_ids))
+        return TextStep(texts[0] if len(texts) == 1 else "".join(texts), len(token_ids))
 
     def finish(self) -> str:
         """The text held back, once the last token was pushed: a partial character becomes one U+FFFD.
@@ -73,6 +74,16 @@ class TextStream:
             return ""
         self._ended = True
         return self._held + self._decoder.decode(b"", final=True)
+
+    def _decode(self, token_id: int) -> str:
+        """The characters that a token completes."""
+        if not self._is_partial:
+            text = self._tokenizer.token_text(token_id)
+            if text is not None:
+                return text
+        text = self._decoder.decode(self._tokenizer.token_bytes(token_id))
+        self._is_partial = bool(self._decoder.getstate()[0])
+        return text
 
     def _feed(self, text: str) -> tuple[str, str | None]:
         """Add decoded text; returns what is certain now, and the stop string that it completed."""

@@ -1,11 +1,20 @@
-"""Work that ends when the client hangs up."""
+"""What routes need of a client's connection beside ASGI: work that ends when it closes, and a short way into it."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
+
+DirectWrite = Callable[[bytes], bool]
+
+WRITE = "pelton.write"
+"""The scope's entry with a function that sends a piece of a body at once, after the head of the response.
+
+False, and nothing is sent, where `send` has to be awaited instead: the client is slow, or gone. Other servers than ours
+have no such entry.
+"""
 
 T = TypeVar("T")
 

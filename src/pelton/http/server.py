@@ -3,21 +3,24 @@
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 import signal
 import socket
 from collections.abc import Generator
 from http import HTTPStatus
 from pathlib import Path
+from typing import cast
 
 import uvicorn
-from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from starlette.types import ASGIApp, Scope
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from pelton.config import EngineConfig
 from pelton.engine.protocol import EngineClient
 from pelton.errors import RequestError
 from pelton.http.app import create_app
+from pelton.http.connection import WRITE
 from pelton.http.errors import error_body
 from pelton.http.gate import Lifecycle
 
@@ -173,6 +176,19 @@ class _Protocol(HttpToolsProtocol):
             )
             raise ValueError("headers too large")  # ends the parsing; send_400_response answers
         super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and cycle.scope is self.scope:
+            cast("Scope", cycle.scope)[WRITE] = functools.partial(self._write_chunk, cycle)
+
+    def _write_chunk(self, cycle: RequestResponseCycle, data: bytes) -> bool:
+        """See WRITE: what the cycle's `send` does, where it would not wait."""
+        if self.flow.write_paused or cycle.disconnected or cycle.response_complete or not cycle.chunked_encoding:
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def send_400_response(self, msg: str) -> None:
         status, message = self._refusal or (HTTPStatus.BAD_REQUEST, msg)

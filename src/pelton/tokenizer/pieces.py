@@ -37,6 +37,7 @@ class Pieces:
         self._cache = {
             token_id: token.content.encode() for token_id, token in backend.get_added_tokens_decoder().items()
         }
+        self._texts: dict[int, str | None] = {}
 
     @classmethod
     def of(cls, backend: tokenizers.Tokenizer) -> "Pieces":
@@ -62,6 +63,18 @@ class Pieces:
             data = b"" if piece is None else self._spell(piece)
             self._cache[token_id] = data
         return data
+
+    def text_of(self, token_id: int) -> str | None:
+        """The bytes of a token as text; None where they are no whole characters."""
+        try:
+            return self._texts[token_id]
+        except KeyError:
+            try:
+                text = self.bytes_of(token_id).decode()
+            except UnicodeDecodeError:
+                text = None
+            self._texts[token_id] = text
+            return text
 
 
 def byte_level_bytes(piece: str) -> bytes:

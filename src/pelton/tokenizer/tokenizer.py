@@ -86,7 +86,8 @@ class Tokenizer:
             RequestError: the text has a lone surrogate, which is no Unicode text.
         """
         try:
-            ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            # A quarter faster than `encode`, which notes where in the text each token stands.
+            ids = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         except TypeError as error:
             raise _unicode_error(text, error) from error
         return self._without_second_bos(ids) if add_special_tokens and self._adds_bos else ids
@@ -106,6 +107,10 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The exact bytes that a token stands for: maybe part of a character; for special tokens their text."""
         return self._pieces.bytes_of(token_id)
+
+    def token_text(self, token_id: int) -> str | None:
+        """The same as text; None for a token that is no whole number of characters."""
+        return self._pieces.text_of(token_id)
 
     def apply_chat_template(
         self,

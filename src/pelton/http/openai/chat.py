@@ -1,7 +1,6 @@
 """POST /v1/chat/completions."""
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -10,16 +9,8 @@ from starlette.responses import Response
 
 from pelton.http.body import read_json
 from pelton.http.connection import while_connected
-from pelton.http.openai.generation import (
-    Choice,
-    Generation,
-    Progress,
-    UsageCounter,
-    collect,
-    generation,
-    refuse_when_full,
-    run,
-)
+from pelton.http.openai.generation import Answer, Choice, Generation, collect, generation, refuse_when_full
+from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.models import check_model
 from pelton.http.openai.parameters import chat_params
 from pelton.http.openai.prompts import chat_completion_prompt
@@ -33,8 +24,9 @@ from pelton.http.openai.responses import (
     ChatMessage,
     Usage,
 )
+from pelton.http.openai.stream import event_stream
 from pelton.http.service import Service
-from pelton.http.sse import EventStream, event
+from pelton.types import Delta
 
 _decoder = msgspec.json.Decoder(ChatBody)
 _encode = msgspec.json.Encoder().encode
@@ -50,75 +42,78 @@ async def create_chat_completion(service: Service, request: Request) -> Response
     prompt = await chat_completion_prompt(tokenizer, body, service.max_model_len)
     job = generation(service, request, body, prompts=[prompt], params=params, prefix="chatcmpl-")
     if body.stream:
-        return EventStream(_events(service, job))
+        return event_stream(service, job, _Chunks(job))
     completion = await while_connected(request.receive, _whole(service, job))
     return Response(_encode(completion), media_type="application/json")
 
 
 async def _whole(service: Service, job: Generation) -> ChatCompletion:
-    choices, usage = await collect(service, job)
+    answers, usage = await collect(service, job)
     return ChatCompletion(
         id=job.id,
         created=job.created,
         model=job.model,
-        choices=[_whole_choice(job, choice) for choice in choices],
+        choices=[_whole_choice(job, answer) for answer in answers],
         usage=usage,
         prompt_token_ids=list(job.prompts[0].token_ids) if job.return_token_ids else UNSET,
     )
 
 
-def _whole_choice(job: Generation, choice: Choice) -> ChatChoice:
+def _whole_choice(job: Generation, answer: Answer) -> ChatChoice:
+    choice = answer.choice
     return ChatChoice(
         index=choice.index,
-        message=ChatMessage(content=choice.text),
-        logprobs=None if choice.logprobs is None else job.names.chat(choice.positions),
+        message=ChatMessage(content=answer.text),
+        logprobs=None if choice.logprobs is None else job.names.chat(answer.positions),
         finish_reason=choice.finish_reason,
         stop_reason=choice.stop_reason,
-        token_ids=choice.token_ids if job.return_token_ids else UNSET,
+        token_ids=answer.token_ids if job.return_token_ids else UNSET,
     )
 
 
-async def _events(service: Service, job: Generation) -> AsyncGenerator[bytes, None]:
-    usage = UsageCounter(job)
-    async with aclosing(run(service, job)) as progresses:
-        async for progress in progresses:
-            usage.add(progress)
-            current = usage.usage() if job.continuous_usage else None
-            chunks = [_chunk(job, [choice], current) for choice in _chunk_choices(job, progress)]
-            if chunks:
-                if progress.is_first and progress.choice.index == 0 and job.return_token_ids:
-                    chunks[0].prompt_token_ids = list(job.prompts[0].token_ids)
-                yield b"".join(map(event, chunks))
-    if job.include_usage:
-        yield event(_chunk(job, [], usage.usage()))
+class _Chunks:
+    """Chunks of a streamed chat completion; see ChunkFormat."""
 
+    def __init__(self, job: Generation) -> None:
+        self._job = job
 
-def _chunk_choices(job: Generation, progress: Progress) -> list[ChatChunkChoice]:
-    """One delta as chunks: the role before anything else, then text, and a finish chunk with an empty delta."""
-    choice, delta = progress.choice, progress.delta
-    chunks: list[ChatChunkChoice] = []
-    if progress.is_first:
-        chunks.append(ChatChunkChoice(index=choice.index, delta=ChatDelta(role="assistant", content="")))
-    if delta.text or progress.positions or (job.return_token_ids and delta.token_ids):
-        chunks.append(
-            ChatChunkChoice(
-                index=choice.index,
-                delta=ChatDelta(content=delta.text),
-                logprobs=None if choice.logprobs is None else job.names.chat(progress.positions),
-                token_ids=list(delta.token_ids) if job.return_token_ids else UNSET,
+    def chunks(
+        self, choice: Choice, delta: Delta, positions: Sequence[TextPosition], usage: Usage | None
+    ) -> list[msgspec.Struct]:
+        """The role before anything else, then text, and a finish chunk with an empty delta."""
+        job = self._job
+        shown: list[ChatChunkChoice] = []
+        if not choice.has_begun:
+            shown.append(ChatChunkChoice(index=choice.index, delta=ChatDelta(role="assistant", content="")))
+        if delta.text or positions or (job.return_token_ids and delta.token_ids):
+            shown.append(
+                ChatChunkChoice(
+                    index=choice.index,
+                    delta=ChatDelta(content=delta.text),
+                    logprobs=None if choice.logprobs is None else job.names.chat(positions),
+                    token_ids=list(delta.token_ids) if job.return_token_ids else UNSET,
+                )
             )
-        )
-    if delta.finish_reason is not None:
-        chunks.append(
-            ChatChunkChoice(
-                index=choice.index,
-                delta=ChatDelta(),
-                finish_reason=delta.finish_reason,
-                stop_reason=delta.stop_reason,
+        if delta.finish_reason is not None:
+            shown.append(
+                ChatChunkChoice(
+                    index=choice.index,
+                    delta=ChatDelta(),
+                    finish_reason=delta.finish_reason,
+                    stop_reason=delta.stop_reason,
+                )
             )
-        )
-    return chunks
+        chunks = [self._chunk([part], usage) for part in shown]
+        if chunks and not choice.has_begun and choice.index == 0 and job.return_token_ids:
+            chunks[0].prompt_token_ids = list(job.prompts[0].token_ids)
+        return list[msgspec.Struct](chunks)
 
+    def text_chunk(self, index: int, text: str) -> ChatChunk:
+        return self._chunk([ChatChunkChoice(index=index, delta=ChatDelta(content=text))])
 
-def _chunk(job: Generation, choices: list[ChatChunkChoice], usage: Usage | None) -> ChatChunk:
-    return ChatChunk(id=job.id, created=job.created, model=job.model, choices=choices, usage=usage)
+    def usage_chunk(self, usage: Usage) -> ChatChunk:
+        return self._chunk([], usage)
+
+    def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | None = None) -> ChatChunk:
+        job = self._job
+        return ChatChunk(id=job.id, created=job.created, model=job.model, choices=choices, usage=usage)

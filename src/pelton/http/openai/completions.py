@@ -1,8 +1,7 @@
 """POST /v1/completions."""
 
 import dataclasses
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,23 +10,16 @@ from starlette.responses import Response
 
 from pelton.http.body import read_json
 from pelton.http.connection import while_connected
-from pelton.http.openai.generation import (
-    Choice,
-    Generation,
-    Progress,
-    UsageCounter,
-    collect,
-    generation,
-    refuse_when_full,
-    run,
-)
+from pelton.http.openai.generation import Answer, Choice, Generation, collect, generation, refuse_when_full
+from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.models import check_model
 from pelton.http.openai.parameters import completion_params
 from pelton.http.openai.prompts import Prompt, completion_prompts
 from pelton.http.openai.requests import CompletionBody
-from pelton.http.openai.responses import Completion, CompletionChoice
+from pelton.http.openai.responses import Completion, CompletionChoice, Usage
+from pelton.http.openai.stream import event_stream
 from pelton.http.service import Service
-from pelton.http.sse import EventStream, event
+from pelton.types import Delta
 
 _decoder = msgspec.json.Decoder(CompletionBody)
 _encode = msgspec.json.Encoder().encode
@@ -44,72 +36,71 @@ async def create_completion(service: Service, request: Request) -> Response:
     job = generation(service, request, body, prompts=prompts, params=params, prefix="cmpl-")
     job = dataclasses.replace(job, echo=bool(body.echo))
     if body.stream:
-        return EventStream(_events(service, job))
+        return event_stream(service, job, _Chunks(service, job))
     completion = await while_connected(request.receive, _whole(service, job))
     return Response(_encode(completion), media_type="application/json")
 
 
 async def _whole(service: Service, job: Generation) -> Completion:
-    choices, usage = await collect(service, job)
+    answers, usage = await collect(service, job)
     return Completion(
         id=job.id,
         created=job.created,
         model=job.model,
-        choices=[_whole_choice(service, job, choice) for choice in choices],
+        choices=[_whole_choice(service, job, answer) for answer in answers],
         usage=usage,
     )
 
 
-def _whole_choice(service: Service, job: Generation, choice: Choice) -> CompletionChoice:
+def _whole_choice(service: Service, job: Generation, answer: Answer) -> CompletionChoice:
+    choice = answer.choice
     echoed = _echoed_text(service, job, choice.prompt)
     return CompletionChoice(
         index=choice.index,
-        text=echoed + choice.text,
-        logprobs=None if choice.logprobs is None else job.names.completion(choice.positions, len(echoed)),
+        text=echoed + answer.text,
+        logprobs=None if choice.logprobs is None else job.names.completion(answer.positions, len(echoed)),
         finish_reason=choice.finish_reason,
         stop_reason=choice.stop_reason,
-        token_ids=choice.token_ids if job.return_token_ids else UNSET,
+        token_ids=answer.token_ids if job.return_token_ids else UNSET,
         prompt_token_ids=_prompt_token_ids(job, choice),
     )
 
 
-async def _events(service: Service, job: Generation) -> AsyncGenerator[bytes, None]:
-    usage = UsageCounter(job)
-    async with aclosing(run(service, job)) as progresses:
-        async for progress in progresses:
-            usage.add(progress)
-            choice = _chunk_choice(service, job, progress)
-            if choice is not None:
-                chunk = _chunk(job, [choice])
-                if job.continuous_usage:
-                    chunk.usage = usage.usage()
-                yield event(chunk)
-    if job.include_usage:
-        chunk = _chunk(job, [])
-        chunk.usage = usage.usage()
-        yield event(chunk)
+class _Chunks:
+    """Chunks of a streamed completion; see ChunkFormat."""
 
+    def __init__(self, service: Service, job: Generation) -> None:
+        self._service = service
+        self._job = job
 
-def _chunk_choice(service: Service, job: Generation, progress: Progress) -> CompletionChoice | None:
-    """What of a delta is to be sent; None while its text is held back."""
-    choice, delta = progress.choice, progress.delta
-    echoed = _echoed_text(service, job, choice.prompt) if job.echo and progress.is_first else ""
-    text = echoed + delta.text
-    if not (text or progress.positions or delta.finish_reason or job.return_token_ids):
-        return None
-    return CompletionChoice(
-        index=choice.index,
-        text=text,
-        logprobs=None if choice.logprobs is None else job.names.completion(progress.positions, 0),
-        finish_reason=delta.finish_reason,
-        stop_reason=delta.stop_reason,
-        token_ids=list(delta.token_ids) if job.return_token_ids else UNSET,
-        prompt_token_ids=_prompt_token_ids(job, choice) if progress.is_first else UNSET,
-    )
+    def chunks(
+        self, choice: Choice, delta: Delta, positions: Sequence[TextPosition], usage: Usage | None
+    ) -> list[msgspec.Struct]:
+        job = self._job
+        is_first = not choice.has_begun
+        text = (_echoed_text(self._service, job, choice.prompt) if is_first else "") + delta.text
+        if not (text or positions or delta.finish_reason or job.return_token_ids):
+            return []
+        shown = CompletionChoice(
+            index=choice.index,
+            text=text,
+            logprobs=None if choice.logprobs is None else job.names.completion(positions, 0),
+            finish_reason=delta.finish_reason,
+            stop_reason=delta.stop_reason,
+            token_ids=list(delta.token_ids) if job.return_token_ids else UNSET,
+            prompt_token_ids=_prompt_token_ids(job, choice) if is_first else UNSET,
+        )
+        return [self._chunk([shown], usage)]
 
+    def text_chunk(self, index: int, text: str) -> Completion:
+        return self._chunk([CompletionChoice(index=index, text=text)])
 
-def _chunk(job: Generation, choices: list[CompletionChoice]) -> Completion:
-    return Completion(id=job.id, created=job.created, model=job.model, choices=choices, usage=None)
+    def usage_chunk(self, usage: Usage) -> Completion:
+        return self._chunk([], usage)
+
+    def _chunk(self, choices: list[CompletionChoice], usage: Usage | None = None) -> Completion:
+        job = self._job
+        return Completion(id=job.id, created=job.created, model=job.model, choices=choices, usage=usage)
 
 
 def _echoed_text(service: Service, job: Generation, prompt: Prompt) -> str:

@@ -1,10 +1,10 @@
-"""Running the choices of one request: P prompts times n samples, merged into one stream."""
+"""Running the choices of one request: P prompts times n samples."""
 
 import asyncio
+import functools
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -46,11 +46,11 @@ class Generation:
 
 
 class Choice:
-    """What has come of one choice so far. Choice i of prompt p has index p * n + i."""
+    """One choice under way. Choice i of prompt p has index p * n + i. `has_begun` turns true after its first delta."""
 
     __slots__ = (
-        *("finish_reason", "index", "is_first_of_prompt", "logprobs", "num_cached_tokens", "prompt", "positions"),
-        *("stop_reason", "texts", "timer", "token_ids"),
+        *("abort", "finish_reason", "has_begun", "index", "is_first_of_prompt", "logprobs", "prompt", "stop_reason"),
+        "timer",
     )
 
     def __init__(self, index: int, prompt: Prompt, timer: ChoiceTimer, *, is_first_of_prompt: bool) -> None:
@@ -58,26 +58,16 @@ class Choice:
         self.prompt = prompt
         self.timer = timer
         self.is_first_of_prompt = is_first_of_prompt
+        self.has_begun = False
         self.logprobs: AlignedLogprobs | None = None
-        self.texts: list[str] = []
-        self.token_ids: list[int] = []
-        self.positions: list[TextPosition] = []
+        self.abort: Callable[[], None] | None = None
         self.finish_reason: FinishReason | None = None
         self.stop_reason: StopReason = None
-        self.num_cached_tokens = 0
-
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """One delta of one choice, with the logprobs whose text is out."""
-
-    choice: Choice
-    delta: Delta
-    positions: list[TextPosition]
-    is_first: bool
+# Takes a delta of a choice, with the logprobs whose text is out.
+OnDelta = Callable[[Choice, Delta, Sequence[TextPosition]], None]
+OnEnd = Callable[[Exception | None], None]
 
 
 def generation(
@@ -128,42 +118,138 @@ def params_for_prompt(params: SamplingParams, num_prompt_tokens: int, max_model_
     )
 
 
-async def run(service: Service, job: Generation) -> AsyncGenerator[Progress, None]:
-    """Every delta of every choice, as they come. Closing this aborts what still runs.
+class Run:
+    """Every choice of a job under way. `close` must be called when it has ended, or to end it early.
+
+    `on_delta` gets the deltas as they come, all from the event loop. `on_end` is called once: after the last delta of
+    the last choice, or with the first error (RequestError or EngineDeadError, as EngineClient.submit gives them, or
+    what `on_delta` raised), at which the other choices are aborted.
 
     Raises:
-        RequestError: the queue is full; or as EngineClient.generate, and then the other choices are aborted.
-        EngineDeadError: as EngineClient.generate.
+        RequestError: the queue is full.
     """
-    refuse_when_full(service)  # again: others may have come while this one's prompt was tokenized
-    choices = _choices(service, job)
-    per_prompt = [params_for_prompt(job.params, len(prompt.token_ids), service.max_model_len) for prompt in job.prompts]
-    outcome: FinishReason = "abort"
-    service.lifecycle.num_choices += len(choices)
-    try:
-        streams = [_stream(service, job, choice, per_prompt[choice.index // job.params.n]) for choice in choices]
-        async with aclosing(_merge(streams)) as merged:
-            async for index, delta in merged:
-                yield _take(service, choices[index], delta)
-    except Exception:
-        outcome = "error"
-        raise
-    finally:
-        service.lifecycle.num_choices -= len(choices)
-        for choice in choices:
+
+    def __init__(self, service: Service, job: Generation, on_delta: OnDelta, on_end: OnEnd) -> None:
+        refuse_when_full(service)  # again: others may have come while this one's prompt was tokenized
+        self._service = service
+        self._on_delta = on_delta
+        self._on_end = on_end
+        self._choices = _choices(service, job)
+        self._num_open = len(self._choices)
+        self._outcome: FinishReason = "abort"
+        service.lifecycle.num_choices += len(self._choices)
+        try:
+            for choice in self._choices:
+                self._submit(job, choice)
+        except Exception as error:  # noqa: BLE001 (on_end passes it on)
+            self._fail(error)
+
+    def close(self) -> None:
+        """Abort what still runs."""
+        self._service.lifecycle.num_choices -= len(self._choices)
+        self._num_open = 0
+        now = time.perf_counter()
+        for choice in self._choices:
             if choice.finish_reason is None:
-                choice.timer.finish(outcome, time.perf_counter())
+                choice.timer.finish(self._outcome, now)
+                if choice.abort is not None:
+                    choice.abort()
+
+    def _submit(self, job: Generation, choice: Choice) -> None:
+        params = params_for_prompt(job.params, len(choice.prompt.token_ids), self._service.max_model_len)
+        sink = functools.partial(self._take, choice)
+        if params.max_tokens == 0:  # the prompt echoed
+            asyncio.get_running_loop().call_soon(sink, Delta(finish_reason="length"))
+            return
+        choice.abort = self._service.engine.submit(
+            choice.prompt.token_ids,
+            params.for_choice(choice.index % job.params.n),
+            sink,
+            priority=job.priority,
+            salt=job.salt,
+        )
+
+    def _take(self, choice: Choice, delta: Delta | Exception) -> None:
+        if not self._num_open:  # closed, or failed by another choice
+            return
+        if isinstance(delta, Exception):
+            self._fail(delta)
+            return
+        try:
+            self._observe(choice, delta)
+        except Exception as error:  # noqa: BLE001 (it ends this request; others share the caller)
+            self._fail(error)
+            return
+        if delta.finish_reason is not None:
+            self._num_open -= 1
+            if not self._num_open:
+                self._on_end(None)
+
+    def _observe(self, choice: Choice, delta: Delta) -> None:
+        now = time.perf_counter()
+        if choice.is_first_of_prompt and not choice.has_begun:
+            self._service.metrics.num_prompt_tokens += len(choice.prompt.token_ids)
+        if delta.token_ids:
+            choice.timer.observe_tokens(len(delta.token_ids), now)
+        if delta.finish_reason is not None:
+            choice.finish_reason = delta.finish_reason
+            choice.stop_reason = delta.stop_reason
+            choice.timer.finish(delta.finish_reason, now)
+        self._on_delta(choice, delta, choice.logprobs.push(delta) if choice.logprobs else ())
+        choice.has_begun = True
+
+    def _fail(self, error: Exception) -> None:
+        self._num_open = 0
+        self._outcome = "error"
+        for choice in self._choices:
+            if choice.abort is not None:
+                choice.abort()
+        self._on_end(error)
 
 
-async def collect(service: Service, job: Generation) -> tuple[list[Choice], Usage]:
-    """Every choice when all are complete, by index. Raises as `run`."""
+class Answer:
+    """Collects the whole of one choice."""
+
+    __slots__ = ("choice", "positions", "texts", "token_ids")
+
+    def __init__(self, choice: Choice) -> None:
+        self.choice = choice
+        self.texts: list[str] = []
+        self.token_ids: list[int] = []
+        self.positions: list[TextPosition] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+async def collect(service: Service, job: Generation) -> tuple[list[Answer], Usage]:
+    """Every choice when all are complete, by index. Raises as `Run`, and what it gives to `on_end`."""
     usage = UsageCounter(job)
-    choices: dict[int, Choice] = {}
-    async with aclosing(run(service, job)) as progresses:
-        async for progress in progresses:
-            usage.add(progress)
-            choices[progress.choice.index] = progress.choice
-    return [choices[index] for index in sorted(choices)], usage.usage()
+    answers: dict[int, Answer] = {}
+    ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    def on_delta(choice: Choice, delta: Delta, positions: Sequence[TextPosition]) -> None:
+        usage.add(choice, delta)
+        answer = answers.get(choice.index)
+        if answer is None:
+            answer = answers[choice.index] = Answer(choice)
+        answer.texts.append(delta.text)
+        answer.token_ids += delta.token_ids
+        answer.positions += positions
+
+    def on_end(error: Exception | None) -> None:
+        if not ended.done():
+            ended.set_result(error)
+
+    run = Run(service, job, on_delta, on_end)
+    try:
+        error = await ended
+    finally:
+        run.close()
+    if error is not None:
+        raise error
+    return [answers[index] for index in sorted(answers)], usage.usage()
 
 
 def _choices(service: Service, job: Generation) -> list[Choice]:
@@ -178,80 +264,6 @@ def _choices(service: Service, job: Generation) -> list[Choice]:
     return choices
 
 
-def _stream(service: Service, job: Generation, choice: Choice, params: SamplingParams) -> AsyncGenerator[Delta, None]:
-    if params.max_tokens == 0:
-        return _nothing()
-    return service.engine.generate(
-        choice.prompt.token_ids,
-        params.for_choice(choice.index % job.params.n),
-        priority=job.priority,
-        salt=job.salt,
-    )
-
-
-async def _nothing() -> AsyncGenerator[Delta, None]:
-    """What echo with max_tokens 0 generates."""
-    yield Delta(finish_reason="length")
-
-
-def _take(service: Service, choice: Choice, delta: Delta) -> Progress:
-    now = time.perf_counter()
-    is_first = not choice.token_ids and not choice.texts
-    if is_first and choice.is_first_of_prompt:
-        service.metrics.num_prompt_tokens += len(choice.prompt.token_ids)
-    choice.texts.append(delta.text)
-    choice.num_cached_tokens = max(choice.num_cached_tokens, delta.num_cached_tokens)
-    if delta.token_ids:
-        choice.token_ids += delta.token_ids
-        choice.timer.observe_tokens(len(delta.token_ids), now)
-    positions = choice.logprobs.push(delta) if choice.logprobs else []
-    choice.positions += positions
-    if delta.finish_reason is not None:
-        choice.finish_reason = delta.finish_reason
-        choice.stop_reason = delta.stop_reason
-        choice.timer.finish(delta.finish_reason, now)
-    return Progress(choice, delta, positions, is_first)
-
-
-async def _merge(streams: Sequence[AsyncGenerator[Delta, None]]) -> AsyncGenerator[tuple[int, Delta], None]:
-    """(position of the stream, delta) as they come. The first error ends all."""
-    if len(streams) == 1:  # nothing to merge, no task and queue on the way
-        async with aclosing(streams[0]) as only:
-            async for delta in only:
-                yield 0, delta
-        return
-    # A bounded queue: a slow client holds the streams back instead of filling memory.
-    queue: asyncio.Queue[tuple[int, Delta | Exception | None]] = asyncio.Queue(maxsize=len(streams))
-    tasks = [asyncio.create_task(_pump(index, stream, queue)) for index, stream in enumerate(streams)]
-    num_open = len(tasks)
-    try:
-        while num_open:
-            index, item = await queue.get()
-            if item is None:
-                num_open -= 1
-            elif isinstance(item, Exception):
-                raise item
-            else:
-                yield index, item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _pump(
-    index: int, stream: AsyncGenerator[Delta, None], queue: asyncio.Queue[tuple[int, Delta | Exception | None]]
-) -> None:
-    try:
-        async with aclosing(stream) as deltas:
-            async for delta in deltas:
-                await queue.put((index, delta))
-    except Exception as error:  # noqa: BLE001 (the consumer raises it)
-        await queue.put((index, error))
-    else:
-        await queue.put((index, None))
-
-
 class UsageCounter:
     """Prompt tokens count once a prompt, completion tokens are summed over choices."""
 
@@ -260,10 +272,10 @@ class UsageCounter:
         self._num_completion_tokens = 0
         self._num_cached_tokens = 0
 
-    def add(self, progress: Progress) -> None:
-        self._num_completion_tokens += len(progress.delta.token_ids)
-        if progress.choice.is_first_of_prompt and progress.delta.finish_reason is not None:
-            self._num_cached_tokens += progress.choice.num_cached_tokens
+    def add(self, choice: Choice, delta: Delta) -> None:
+        self._num_completion_tokens += len(delta.token_ids)
+        if choice.is_first_of_prompt and delta.finish_reason is not None:
+            self._num_cached_tokens += delta.num_cached_tokens
 
     def usage(self) -> Usage:
         return Usage(
