@@ -16,41 +16,56 @@ int64_t stored_block_bytes(GroupedKind kind) {
   return grouped_code_bytes(kind) + (kind == GroupedKind::kFourBitsMinimum ? 4 : 2);
 }
 
-// One block into lane n of a packed group.
+// One block into lane n of a group of a panel.
 template <GroupedKind kKind>
 inline void pack_block(const uint8_t* block, uint8_t* group, int64_t n) {
   constexpr int64_t kCodeBytes = grouped_code_bytes(kKind);
   constexpr int64_t kNumHalves = kKind == GroupedKind::kFourBitsMinimum ? 2 : 1;
 #pragma GCC unroll 2
   for (int64_t half = 0; half < kNumHalves; ++half) {
-    std::memcpy(group + kGroupOutputs * (kCodeBytes + 2 * half) + n * 2, block + half * 2, 2);
+    std::memcpy(group + kPanelOutputs * (kCodeBytes + 2 * half) + n * 2, block + half * 2, 2);
   }
 #pragma GCC unroll 8
   for (int64_t quad = 0; quad < kCodeBytes / 4; ++quad) {
     uint32_t codes;
     std::memcpy(&codes, block + kNumHalves * 2 + quad * 4, sizeof codes);
     if constexpr (kKind == GroupedKind::kEightBits) codes ^= 0x80808080u;  // + 128 for each byte
-    std::memcpy(group + (quad * kGroupOutputs + n) * 4, &codes, sizeof codes);
+    std::memcpy(group + (quad * kPanelOutputs + n) * 4, &codes, sizeof codes);
   }
 }
 
+// Rows of blocks that follow each other in the lanes of panels: a task packs those of 16 lanes.
 template <GroupedKind kKind>
-void pack(const uint8_t* blocks, int64_t num_rows, int64_t num_groups, int64_t first_output, uint8_t* packed) {
+void pack_run(const uint8_t* blocks, int64_t num_rows, int64_t num_groups, const PanelPlace& first, int64_t lanes,
+              uint8_t* packed) {
+  constexpr int64_t kTaskRows = 16;
   const int64_t block_bytes = stored_block_bytes(kKind);
-  const int64_t first_panel = first_output / kGroupOutputs;
-  const int64_t end = first_output + num_rows;
-  run_tasks((end + kGroupOutputs - 1) / kGroupOutputs - first_panel, [&](int64_t task) {
-    const int64_t panel = first_panel + task;
-    const int64_t begin_row = std::max(panel * kGroupOutputs, first_output);
-    const int64_t end_row = std::min((panel + 1) * kGroupOutputs, end);
+  const int64_t skipped = first.lane % kTaskRows;
+  const int64_t base = first.lane - first.lane % lanes;
+  run_tasks((skipped + num_rows + kTaskRows - 1) / kTaskRows, [&](int64_t task) {
+    const int64_t begin = std::max<int64_t>(task * kTaskRows - skipped, 0);
+    const int64_t end = std::min((task + 1) * kTaskRows - skipped, num_rows);
+    const int64_t at = first.lane - base + begin;
+    uint8_t* panel = packed + (first.panel + at / lanes) * num_groups * grouped_bytes(kKind);
     for (int64_t g = 0; g < num_groups; ++g) {
-      uint8_t* group = packed + (panel * num_groups + g) * grouped_bytes(kKind);
-      for (int64_t n = begin_row; n < end_row; ++n) {
-        const uint8_t* block = blocks + ((n - first_output) * num_groups + g) * block_bytes;
-        pack_block<kKind>(block, group, n % kGroupOutputs);
+      for (int64_t row = begin; row < end; ++row) {
+        const uint8_t* block = blocks + (row * num_groups + g) * block_bytes;
+        pack_block<kKind>(block, panel + g * grouped_bytes(kKind), base + at % lanes + row - begin);
       }
     }
   });
+}
+
+template <GroupedKind kKind>
+void pack(const uint8_t* blocks, int64_t num_rows, int64_t num_inputs, int64_t first_row, int64_t num_outputs,
+          bool gated, uint8_t* packed) {
+  const int64_t num_groups = num_inputs / kGroupInputs;
+  const int64_t middle = gated ? std::clamp<int64_t>(num_outputs - first_row, 0, num_rows) : num_rows;
+  const uint8_t* up_blocks = blocks + middle * num_groups * stored_block_bytes(kKind);
+  const int64_t lanes = panel_columns(gated);
+  pack_run<kKind>(blocks, middle, num_groups, panel_place(first_row, num_outputs, gated), lanes, packed);
+  pack_run<kKind>(up_blocks, num_rows - middle, num_groups, panel_place(first_row + middle, num_outputs, gated), lanes,
+                  packed);
 }
 
 float half_at(const uint8_t* halves, int64_t index) {
@@ -60,17 +75,17 @@ float half_at(const uint8_t* halves, int64_t index) {
 }
 
 template <typename Element>
-void unpack_row(const uint8_t* packed, GroupedKind kind, int64_t row, int64_t num_groups, Element* out) {
+void unpack_row(const uint8_t* packed, GroupedKind kind, const PanelPlace& place, int64_t num_groups, Element* out) {
   const int64_t code_bytes = grouped_code_bytes(kind);
   const int32_t offset = grouped_offset(kind);
-  const int64_t n = row % kGroupOutputs;
+  const int64_t n = place.lane;
   for (int64_t g = 0; g < num_groups; ++g, out += kGroupInputs) {
-    const uint8_t* group = packed + (row / kGroupOutputs * num_groups + g) * grouped_bytes(kind);
-    const uint8_t* halves = group + kGroupOutputs * code_bytes;
+    const uint8_t* group = packed + (place.panel * num_groups + g) * grouped_bytes(kind);
+    const uint8_t* halves = group + grouped_codes_bytes(kind);
     const float scale = half_at(halves, n);
-    const float minimum = kind == GroupedKind::kFourBitsMinimum ? half_at(halves, kGroupOutputs + n) : 0.0f;
+    const float minimum = kind == GroupedKind::kFourBitsMinimum ? half_at(halves, kPanelOutputs + n) : 0.0f;
     for (int64_t byte = 0; byte < code_bytes; ++byte) {
-      const int32_t codes = group[byte / 4 * 4 * kGroupOutputs + n * 4 + byte % 4];
+      const int32_t codes = group[byte / 4 * 4 * kPanelOutputs + n * 4 + byte % 4];
       if (kind == GroupedKind::kEightBits) {
         store(out + byte, scale * static_cast<float>(codes - offset));
       } else {
@@ -81,42 +96,37 @@ void unpack_row(const uint8_t* packed, GroupedKind kind, int64_t row, int64_t nu
   }
 }
 
-template <typename Element>
-void unpack_rows(const uint8_t* packed, GroupedKind kind, const int64_t* ids, int64_t num_rows, int64_t num_groups,
-                 Element* out) {
-  for (int64_t row = 0; row < num_rows; ++row) {
-    unpack_row(packed, kind, ids[row], num_groups, out + row * num_groups * kGroupInputs);
-  }
-}
-
 }  // namespace
 
-int64_t grouped_packed_bytes(GroupedKind kind, int64_t num_outputs, int64_t num_inputs) {
-  return (num_outputs + kGroupOutputs - 1) / kGroupOutputs * (num_inputs / kGroupInputs) * grouped_bytes(kind);
+int64_t grouped_packed_bytes(GroupedKind kind, int64_t num_outputs, int64_t num_inputs, bool gated) {
+  return count_panels(num_outputs, gated) * (num_inputs / kGroupInputs) * grouped_bytes(kind);
 }
 
-void grouped_pack(const uint8_t* blocks, GroupedKind kind, int64_t num_rows, int64_t num_inputs, int64_t first_output,
-                  uint8_t* packed) {
-  const int64_t num_groups = num_inputs / kGroupInputs;
+void grouped_pack(const uint8_t* blocks, GroupedKind kind, int64_t num_rows, int64_t num_inputs, int64_t first_row,
+                  int64_t num_outputs, bool gated, uint8_t* packed) {
   switch (kind) {
     case GroupedKind::kFourBits:
-      return pack<GroupedKind::kFourBits>(blocks, num_rows, num_groups, first_output, packed);
+      return pack<GroupedKind::kFourBits>(blocks, num_rows, num_inputs, first_row, num_outputs, gated, packed);
     case GroupedKind::kFourBitsMinimum:
-      return pack<GroupedKind::kFourBitsMinimum>(blocks, num_rows, num_groups, first_output, packed);
+      return pack<GroupedKind::kFourBitsMinimum>(blocks, num_rows, num_inputs, first_row, num_outputs, gated, packed);
     case GroupedKind::kEightBits:
-      return pack<GroupedKind::kEightBits>(blocks, num_rows, num_groups, first_output, packed);
+      return pack<GroupedKind::kEightBits>(blocks, num_rows, num_inputs, first_row, num_outputs, gated, packed);
   }
 }
 
 bool grouped_unpack_rows(const uint8_t* packed, GroupedKind kind, const int64_t* ids, int64_t num_rows,
-                         int64_t num_outputs, int64_t num_inputs, void* out, ElementType out_type) {
-  const auto inside = [num_outputs](int64_t id) { return id >= 0 && id < num_outputs; };
+                         int64_t num_outputs, int64_t num_inputs, bool gated, void* out, ElementType out_type) {
+  const int64_t limit = gated ? 2 * num_outputs : num_outputs;
+  const auto inside = [limit](int64_t id) { return id >= 0 && id < limit; };
   if (!std::all_of(ids, ids + num_rows, inside)) return false;
   const int64_t num_groups = num_inputs / kGroupInputs;
-  if (out_type == ElementType::kBFloat16) {
-    unpack_rows(packed, kind, ids, num_rows, num_groups, static_cast<BFloat16*>(out));
-  } else {
-    unpack_rows(packed, kind, ids, num_rows, num_groups, static_cast<float*>(out));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const PanelPlace place = panel_place(ids[row], num_outputs, gated);
+    if (out_type == ElementType::kBFloat16) {
+      unpack_row(packed, kind, place, num_groups, static_cast<BFloat16*>(out) + row * num_inputs);
+    } else {
+      unpack_row(packed, kind, place, num_groups, static_cast<float*>(out) + row * num_inputs);
+    }
   }
   return true;
 }

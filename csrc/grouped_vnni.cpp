@@ -1,38 +1,12 @@
 // Grouped products by AVX512-VNNI, which multiplies unsigned by signed bytes and adds up quads of them.
-#include <algorithm>
 #include <utility>
 
 #include "grouped.h"
-#include "linear_epilogue_avx512.h"
+#include "panel_epilogue_avx512.h"
+#include "quantized_rows_avx512.h"
 
 namespace pelton {
 namespace {
-
-template <typename X>
-void quantize_row(const X* x, int64_t num_groups, int32_t offset, ActivationGroup* groups, int64_t stride) {
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  for (int64_t g = 0; g < num_groups; ++g, x += kGroupInputs, groups += stride) {
-    const __m512 low = load_lanes(x);
-    const __m512 high = load_lanes(x + 16);
-    const __m512i bits = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(low), magnitude),
-                                          _mm512_and_si512(_mm512_castps_si512(high), magnitude));
-    const int32_t largest_bits = _mm512_reduce_max_epi32(bits);
-    float largest;
-    std::memcpy(&largest, &largest_bits, sizeof largest);
-    const float inverse = 127.0f / largest;
-    const bool usable = inverse > 0.0f && inverse <= 0x1.fffffep127f;
-    const auto mask = static_cast<__mmask16>(usable ? 0xffff : 0);
-    const __m512 factor = _mm512_set1_ps(inverse);
-    const __m512i low_q = _mm512_maskz_cvtps_epi32(mask, _mm512_mul_ps(low, factor));
-    const __m512i high_q = _mm512_maskz_cvtps_epi32(mask, _mm512_mul_ps(high, factor));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(groups->q), _mm512_cvtepi32_epi8(low_q));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(groups->q + 16), _mm512_cvtepi32_epi8(high_q));
-    const int32_t sum = _mm512_reduce_add_epi32(_mm512_add_epi32(low_q, high_q));
-    groups->scale = largest * (1.0f / 127.0f);
-    groups->scaled_sum = groups->scale * static_cast<float>(sum);
-    groups->start = -offset * sum;
-  }
-}
 
 inline __m512i broadcast_quad(const int8_t* q) {
   int32_t quad;
@@ -41,86 +15,86 @@ inline __m512i broadcast_quad(const int8_t* q) {
 }
 
 inline __m512 load_halves(const uint8_t* from) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(from)));
 }
 
-// dots[r][n] += sum over the group of weight[n][k] * rows[r].q[k]
+// dots[r][v] += sum over a quad of k of codes[v][n][k] * rows[r].q[k]
+template <int kRows>
+inline void add_quad(__m512i first, __m512i second, const GroupedRows* rows, int64_t k, __m512i (&dots)[kRows][2]) {
+#pragma GCC unroll 7
+  for (int r = 0; r < kRows; ++r) {
+    const __m512i x = broadcast_quad(rows[r].q + k);
+    dots[r][0] = _mm512_dpbusd_epi32(dots[r][0], first, x);
+    dots[r][1] = _mm512_dpbusd_epi32(dots[r][1], second, x);
+  }
+}
+
 template <GroupedKind kKind, int kRows>
-inline void add_products(const uint8_t* group, const ActivationGroup* rows, __m512i (&dots)[kRows]) {
+inline void add_group(const uint8_t* group, const GroupedRows* rows, __m512i (&dots)[kRows][2]) {
   if constexpr (kKind == GroupedKind::kEightBits) {
 #pragma GCC unroll 8
-    for (int quad = 0; quad < 8; ++quad) {
-      const __m512i codes = _mm512_loadu_si512(group + quad * 64);
-#pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) {
-        dots[r] = _mm512_dpbusd_epi32(dots[r], codes, broadcast_quad(rows[r].q + quad * 4));
-      }
+    for (int64_t quad = 0; quad < 8; ++quad) {
+      add_quad<kRows>(_mm512_load_si512(group + quad * 128), _mm512_load_si512(group + quad * 128 + 64), rows, quad * 4,
+                      dots);
     }
   } else {
     const __m512i nibble = _mm512_set1_epi8(15);
 #pragma GCC unroll 4
-    for (int quad = 0; quad < 4; ++quad) {
-      const __m512i codes = _mm512_loadu_si512(group + quad * 64);
-      const __m512i low = _mm512_and_si512(codes, nibble);
-      const __m512i high = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
-#pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) {
-        dots[r] = _mm512_dpbusd_epi32(dots[r], low, broadcast_quad(rows[r].q + quad * 4));
-      }
-#pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) {
-        dots[r] = _mm512_dpbusd_epi32(dots[r], high, broadcast_quad(rows[r].q + 16 + quad * 4));
-      }
+    for (int64_t quad = 0; quad < 4; ++quad) {
+      const __m512i first = _mm512_load_si512(group + quad * 128);
+      const __m512i second = _mm512_load_si512(group + quad * 128 + 64);
+      add_quad<kRows>(_mm512_and_si512(first, nibble), _mm512_and_si512(second, nibble), rows, quad * 4, dots);
+      add_quad<kRows>(_mm512_and_si512(_mm512_srli_epi16(first, 4), nibble),
+                      _mm512_and_si512(_mm512_srli_epi16(second, 4), nibble), rows, 16 + quad * 4, dots);
     }
   }
 }
 
 template <GroupedKind kKind, int kRows>
-void register_tile(const GroupedCall& call, const ActivationGroup* panel, int64_t row, int64_t column) {
+void register_tile(const GroupedCall& call, const GroupedTile& tile) {
   constexpr int64_t kBytes = grouped_bytes(kKind);
-  constexpr int64_t kCodeBytes = kGroupOutputs * grouped_code_bytes(kKind);
-  constexpr int64_t kPrefetchAhead = 4 * kBytes;
+  constexpr int64_t kCodesBytes = grouped_codes_bytes(kKind);
   const int64_t num_groups = call.num_inputs / kGroupInputs;
-  const uint8_t* __restrict group = call.weight + column / kGroupOutputs * num_groups * kBytes;
-  __m512 sums[kRows];
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) sums[r] = _mm512_setzero_ps();
-  for (int64_t g = 0; g < num_groups; ++g, group += kBytes, panel += kRows) {
-    __m512i dots[kRows];
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      dots[r] = grouped_offset(kKind) == 0 ? _mm512_setzero_si512() : _mm512_set1_epi32(panel[r].start);
+  const uint8_t* __restrict group = tile.panel;
+  const GroupedRows* __restrict rows = tile.rows;
+  const uint8_t* ahead = tile.ahead;
+  __m512 sums[kRows][2];
+#pragma GCC unroll 7
+  for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
+  for (int64_t g = 0; g < num_groups; ++g, group += kBytes, rows += kRows, ahead += kBytes) {
+    // Past the end of the weights too: a prefetch does not fault.
+    for (int64_t line = 0; line < tile.ahead_lines; ++line) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + line * 64), _MM_HINT_T1);
     }
-    add_products<kKind, kRows>(group, panel, dots);
-    const __m512 scale = load_halves(group + kCodeBytes);
-#pragma GCC unroll 12
+    __m512i dots[kRows][2];
+#pragma GCC unroll 7
     for (int r = 0; r < kRows; ++r) {
-      sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), _mm512_mul_ps(scale, _mm512_set1_ps(panel[r].scale)),
-                                sums[r]);
+      dots[r][0] = grouped_offset(kKind) == 0 ? _mm512_setzero_si512() : _mm512_set1_epi32(rows[r].start);
+      dots[r][1] = dots[r][0];
     }
-    if constexpr (kKind == GroupedKind::kFourBitsMinimum) {
-      const __m512 minimum = load_halves(group + kCodeBytes + 2 * kGroupOutputs);
-#pragma GCC unroll 12
+    add_group<kKind, kRows>(group, rows, dots);
+#pragma GCC unroll 2
+    for (int64_t v = 0; v < 2; ++v) {
+      const __m512 scale = load_halves(group + kCodesBytes + v * 32);
+#pragma GCC unroll 7
       for (int r = 0; r < kRows; ++r) {
-        sums[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(panel[r].scaled_sum), sums[r]);
+        sums[r][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r][v]),
+                                     _mm512_mul_ps(scale, _mm512_set1_ps(rows[r].scale)), sums[r][v]);
+      }
+      if constexpr (kKind == GroupedKind::kFourBitsMinimum) {
+        const __m512 minimum = load_halves(group + kCodesBytes + 64 + v * 32);
+#pragma GCC unroll 7
+        for (int r = 0; r < kRows; ++r) {
+          sums[r][v] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(rows[r].scaled_sum), sums[r][v]);
+        }
       }
     }
-    // Past the end of the weights too: a prefetch does not fault.
-#pragma GCC unroll 9
-    for (int64_t line = 0; line < kBytes; line += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(group + kPrefetchAhead + line), _MM_HINT_T0);
-    }
   }
-  const __mmask16 mask = lane_mask(call.num_outputs - column);
-  const __m512 bias = load_bias(call, column, mask);
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) finish(call, row + r, column, mask, sums[r], bias);
+  store_panel<kRows>(call, tile.row, tile.column, sums);
 }
 
-using RegisterTile = void (*)(const GroupedCall&, const ActivationGroup*, int64_t, int64_t);
-
 struct TileTable {
-  RegisterTile tiles[kMaxPanelRows];  // by number of rows, less one
+  GroupedTileFunction tiles[kTileRows];  // by number of rows, less one
 };
 
 template <GroupedKind kKind, int... kRows>
@@ -129,27 +103,27 @@ constexpr TileTable tile_table(std::integer_sequence<int, kRows...>) {
 }
 
 template <GroupedKind kKind>
-constexpr TileTable kTiles = tile_table<kKind>(std::make_integer_sequence<int, kMaxPanelRows>());
+constexpr TileTable kTiles = tile_table<kKind>(std::make_integer_sequence<int, kTileRows>());
 
 }  // namespace
 
-void quantize_row_vnni(const GroupedCall& call, int64_t row, ActivationGroup* groups, int64_t stride) {
-  const int64_t num_groups = call.num_inputs / kGroupInputs;
+void grouped_quantize_vnni(const GroupedCall& call, int64_t row, int64_t num_rows, GroupedRows* panel) {
   const int32_t offset = grouped_offset(call.kind);
-  if (call.x_type == ElementType::kBFloat16) {
-    const auto* x = static_cast<const BFloat16*>(call.x) + row * call.x_stride;
-    quantize_row(x, num_groups, offset, groups, stride);
-  } else {
-    quantize_row(static_cast<const float*>(call.x) + row * call.x_stride, num_groups, offset, groups, stride);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const int64_t at = (row + r) * call.x_stride;
+    if (call.x_type == ElementType::kBFloat16) {
+      quantize_row_vectors<false>(static_cast<const BFloat16*>(call.x) + at, call.num_inputs, offset, panel + r, num_rows);
+    } else {
+      quantize_row_vectors<false>(static_cast<const float*>(call.x) + at, call.num_inputs, offset, panel + r, num_rows);
+    }
   }
 }
 
-void grouped_tile_vnni(const GroupedCall& call, const ActivationGroup* panel, int64_t row, int64_t num_rows,
-                       int64_t column) {
+void grouped_tile_vnni(const GroupedCall& call, const GroupedTile& tile) {
   const TileTable& table = call.kind == GroupedKind::kFourBits          ? kTiles<GroupedKind::kFourBits>
                            : call.kind == GroupedKind::kFourBitsMinimum ? kTiles<GroupedKind::kFourBitsMinimum>
                                                                         : kTiles<GroupedKind::kEightBits>;
-  table.tiles[num_rows - 1](call, panel, row, column);
+  table.tiles[tile.num_rows - 1](call, tile);
 }
 
 }  // namespace pelton

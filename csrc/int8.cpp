@@ -1,90 +1,35 @@
-// Int8 products: quantization of x, the choice of kernel, the distribution over threads, the binding.
+// Int8 products: the choice of kernel and the binding.
 #include "int8.h"
-
-#include <algorithm>
 
 #include "cpu_features.h"
 #include "int8_pack.h"
 #include "module.h"
-#include "parallel.h"
 #include "program.h"
-#include "scratch.h"
 
 namespace pelton {
 namespace {
 
-// The quantized rows that one task works through should stay in L2 beside the weights.
-constexpr int64_t kTaskInputBytes = 512 * 1024;
-// A task has up to this many panels of weights, fewer where that would leave too few tasks to share out evenly.
-constexpr int64_t kMaxTaskPanels = 8;
-constexpr int64_t kEnoughTasks = 24;
-// Below this many multiply-adds, or elements to quantize, waking a thread takes longer than the work.
-constexpr int64_t kSerialWork = 128 * 1024;
-constexpr int64_t kSerialElements = 16 * 1024;
-// Of a group of a panel.
-constexpr int64_t kGroupLines = kInt8GroupInputs * kInt8PanelOutputs / 64;
-// With one row panel a group of weights is read once, and fetched this many bytes before.
-constexpr int64_t kStreamAhead = 4096;
-
-template <typename Function>
-void run_all(int64_t num_tasks, bool serial, const Function& function) {
-  if (!serial) return run_tasks(num_tasks, function);
-  for (int64_t task = 0; task < num_tasks; ++task) function(task);
-}
-
-struct Kernels {
+void int8_linear(const Int8Call& call) {
   Int8QuantizeFunction quantize = int8_quantize_scalar;
   Int8TileFunction tile = int8_tile_scalar;
-};
-
-Kernels choose_kernels() {
 #if defined(__x86_64__)
-  if (cpu_features().avx512_vnni) return {int8_quantize_vnni, int8_tile_vnni};
-#endif
-  return {};
-}
-
-// Panels of weights [first_panel, last_panel) times row panels [first_rows, last_rows): each panel of weights is read
-// from memory for the first rows, while the others multiply by it in L2 and fetch the panel after it.
-void run_block(const Int8Call& call, Int8TileFunction tile, const Int8Group* quantized, const RowPanels& rows,
-               int64_t first_rows, int64_t last_rows, int64_t first_panel, int64_t last_panel) {
-  const int64_t num_groups = int8_num_groups(call.num_inputs);
-  const int64_t panel_bytes = int8_panel_bytes(call.num_inputs);
-  const int64_t num_tiles = last_rows - first_rows;
-  const int64_t ahead_lines = (kGroupLines + num_tiles - 1) / num_tiles;
-  for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-    const uint8_t* weights = call.weight + panel * panel_bytes;
-    for (int64_t i = 0; i < num_tiles; ++i) {
-      const int64_t row = rows.first_row(first_rows + i);
-      const uint8_t* ahead = num_tiles == 1 ? weights + kStreamAhead : weights + panel_bytes + i * ahead_lines * 64;
-      tile(call, {quantized + row * num_groups, row, rows.num_rows(first_rows + i), panel, ahead, ahead_lines});
-    }
+  if (cpu_features().avx512_vnni) {
+    quantize = int8_quantize_vnni;
+    tile = int8_tile_vnni;
   }
-}
-
-void int8_linear(const Int8Call& call) {
-  if (call.num_rows == 0 || call.num_outputs == 0) return;
-  const Kernels kernels = choose_kernels();
-  const int64_t num_groups = int8_num_groups(call.num_inputs);
-  const RowPanels rows(call.num_rows, kInt8TileRows);
-  auto* quantized = scratch<Int8Group>(call.num_rows * num_groups);
-  run_all(rows.count, call.num_rows * call.num_inputs < kSerialElements, [&](int64_t panel) {
-    const int64_t row = rows.first_row(panel);
-    kernels.quantize(call, row, rows.num_rows(panel), quantized + row * num_groups);
-  });
-
-  const int64_t row_bytes = (rows.height + 1) * num_groups * static_cast<int64_t>(sizeof(Int8Group));
-  const int64_t task_rows = std::max<int64_t>(1, kTaskInputBytes / std::max<int64_t>(row_bytes, 1));
-  const int64_t num_panels = int8_num_panels(call.num_outputs, call.gated);
-  const int64_t task_panels = std::clamp<int64_t>(num_panels / kEnoughTasks, 1, kMaxTaskPanels);
-  const int64_t tasks_across = (num_panels + task_panels - 1) / task_panels;
-  const int64_t num_tasks = tasks_across * ((rows.count + task_rows - 1) / task_rows);
-  run_all(num_tasks, call.num_rows * num_panels * kInt8PanelOutputs * call.num_inputs < kSerialWork, [&](int64_t task) {
-    const int64_t first_rows = task / tasks_across * task_rows;
-    const int64_t first_panel = task % tasks_across * task_panels;
-    run_block(call, kernels.tile, quantized, rows, first_rows, std::min(first_rows + task_rows, rows.count),
-              first_panel, std::min(first_panel + task_panels, num_panels));
-  });
+#endif
+  const PanelProduct product{call.num_rows,
+                             call.num_inputs,
+                             int8_num_groups(call.num_inputs),
+                             call.weight,
+                             count_panels(call.num_outputs, call.gated),
+                             panel_columns(call.gated),
+                             int8_panel_bytes(call.num_inputs),
+                             kInt8GroupInputs * kPanelOutputs};
+  multiply_panels<Int8Group>(
+      product,
+      [&](int64_t row, int64_t num_rows, Int8Group* panel) { quantize(call, row, num_rows, panel); },
+      [&](const Int8Tile& args) { tile(call, args); });
 }
 
 // What Python calls: addresses as integers, sizes and strides in elements, types as ElementType and StoredType.

@@ -1,27 +1,25 @@
 // Products with int8 weights, one scale an output, and x rounded to int8 in groups of 64 elements of a row:
 // out[m][n] = scale[n] * sum over groups g of (scale of x[m][g] * sum over g of q(x)[m][k] * q[n][k]) (+ bias[n]).
+// Before they are rounded, x and weights are rotated by blocks of 64 inputs (quantized_rows.h).
 //
 // Sums within a group are integers and exact; groups are added up in fp32 by fused multiply-adds over ascending g, in
 // every kernel: a row's bits depend neither on its neighbours nor on the instruction set.
 //
-// Packed weights: panels of 32 outputs, each [Kp / 4][2 blocks][16 outputs][4] bytes q + 128, then [2][16] fp32
-// scales; Kp = K rounded up to 64. Of a gated weight, gate [N][K] over up [N][K], a panel holds 16 outputs of either:
-// block 0 of gate, block 1 of up. Outputs and inputs that fill up have scale 0 and q 0.
+// Packed weights: panels of 32 outputs, each [Kp / 4][32 outputs][4] bytes q + 128, then 32 fp32 scales; Kp = K rounded
+// up to 64. Outputs and inputs that fill up have scale 0 and q 0.
 #pragma once
 #include <cstdint>
 
 #include "element_type.h"
-#include "quantized_rows.h"
+#include "panel_product.h"
 
 namespace pelton {
 
 constexpr int64_t kInt8GroupInputs = 64;
-constexpr int64_t kInt8PanelOutputs = 32;
 constexpr int32_t kInt8Offset = 128;
-// Most rows of x that a register tile takes: 7 x 2 vectors of integers, as many of floats.
-constexpr int64_t kInt8TileRows = 7;
 
 using Int8Group = ActivationGroup<kInt8GroupInputs>;
+using Int8Tile = PanelTile<Int8Group>;
 
 struct Int8Call {
   const void* x;  // [num_rows][num_inputs], rows x_stride elements apart; element alignment suffices
@@ -46,27 +44,10 @@ static inline int64_t int8_num_groups(int64_t num_inputs) {
 
 // Of the q of a panel, and of all of it.
 static inline int64_t int8_code_bytes(int64_t num_inputs) {
-  return int8_num_groups(num_inputs) * kInt8GroupInputs * kInt8PanelOutputs;
+  return int8_num_groups(num_inputs) * kInt8GroupInputs * kPanelOutputs;
 }
 static inline int64_t int8_panel_bytes(int64_t num_inputs) {
-  return int8_code_bytes(num_inputs) + kInt8PanelOutputs * static_cast<int64_t>(sizeof(float));
-}
-
-// Outputs of a call that a panel of weights gives, and number of panels.
-static inline int64_t int8_panel_columns(bool gated) { return gated ? kInt8PanelOutputs / 2 : kInt8PanelOutputs; }
-static inline int64_t int8_num_panels(int64_t num_outputs, bool gated) {
-  return (num_outputs + int8_panel_columns(gated) - 1) / int8_panel_columns(gated);
-}
-
-// Where the weight of output `row`, counting gate's before up's, lies: panel, and lane of 32 in it.
-struct Int8Place {
-  int64_t panel, lane;
-};
-static inline Int8Place int8_place(int64_t row, int64_t num_outputs, bool gated) {
-  if (!gated) return {row / 32, row % 32};
-  const bool up = row >= num_outputs;
-  const int64_t n = up ? row - num_outputs : row;
-  return {n / 16, n % 16 + (up ? 16 : 0)};
+  return int8_code_bytes(num_inputs) + kPanelOutputs * static_cast<int64_t>(sizeof(float));
 }
 
 // Of the code of input k of a lane, from the start of its panel.
@@ -76,15 +57,6 @@ static inline int64_t int8_code_offset(int64_t lane, int64_t k) { return k / 4 *
 using Int8QuantizeFunction = void (*)(const Int8Call&, int64_t row, int64_t num_rows, Int8Group* panel);
 void int8_quantize_scalar(const Int8Call& call, int64_t row, int64_t num_rows, Int8Group* panel);
 
-// Rows [row, row + num_rows), quantized as `rows` [groups][num_rows], times a panel of weights. `ahead` is what is
-// read next, fetched meanwhile: `ahead_lines` cache lines for each of the groups, a group's 32 lines apart.
-struct Int8Tile {
-  const Int8Group* rows;
-  int64_t row, num_rows;
-  int64_t panel;
-  const uint8_t* ahead;
-  int64_t ahead_lines;
-};
 using Int8TileFunction = void (*)(const Int8Call&, const Int8Tile&);
 void int8_tile_scalar(const Int8Call& call, const Int8Tile& tile);
 

@@ -45,13 +45,13 @@ bool pack_block(const Kernels& kernels, const StoredRows& part, int64_t first, i
   const int64_t padded = int8_num_groups(part.num_inputs) * kInt8GroupInputs;
   const Scratch scratch(padded);
   auto* weights = reinterpret_cast<float*>(scratch.bytes + padded * kBlockRows);
-  const Int8Place place = int8_place(first + begin, num_outputs, gated);
+  const PanelPlace place = panel_place(first + begin, num_outputs, gated);
   uint8_t* panel = packed + place.panel * int8_panel_bytes(part.num_inputs);
   bool finite = true;
   for (int64_t row = begin; row < end; ++row) {
     kernels.read_row(part, row, weights);
-    const float scale =
-        kernels.quantize(weights, part.num_inputs, padded, scratch.bytes + (row - begin) * padded);
+    std::fill(weights + part.num_inputs, weights + padded, 0.0f);
+    const float scale = kernels.quantize(weights, padded, scratch.bytes + (row - begin) * padded);
     const int64_t lane = place.lane + row - begin;
     std::memcpy(panel + int8_code_bytes(part.num_inputs) + lane * 4, &scale, sizeof scale);
     finite = finite && std::isfinite(scale);
@@ -74,7 +74,7 @@ bool pack_run(const StoredRows& part, int64_t first, int64_t begin, int64_t end,
               uint8_t* packed) {
   if (begin >= end) return true;
   const Kernels kernels = choose_kernels();
-  const int64_t lane = int8_place(first + begin, num_outputs, gated).lane % kBlockRows;
+  const int64_t lane = panel_place(first + begin, num_outputs, gated).lane % kBlockRows;
   const int64_t num_blocks = (lane + end - begin + kBlockRows - 1) / kBlockRows;
   std::atomic<bool> finite{true};
   run_tasks(num_blocks, [&](int64_t block) {
@@ -88,19 +88,25 @@ bool pack_run(const StoredRows& part, int64_t first, int64_t begin, int64_t end,
 }
 
 template <typename Element>
-void unpack_row(const uint8_t* packed, const Int8Place& place, int64_t num_inputs, Element* out) {
+void unpack_row(const uint8_t* packed, const PanelPlace& place, int64_t num_inputs, Element* out) {
   const uint8_t* panel = packed + place.panel * int8_panel_bytes(num_inputs);
   float scale;
   std::memcpy(&scale, panel + int8_code_bytes(num_inputs) + place.lane * 4, sizeof scale);
-  for (int64_t k = 0; k < num_inputs; ++k) {
-    store(out + k, scale * static_cast<float>(panel[int8_code_offset(place.lane, k)] - kInt8Offset));
+  for (int64_t first = 0; first < num_inputs; first += kRotatedInputs) {
+    float block[kRotatedInputs];
+    for (int64_t k = 0; k < kRotatedInputs; ++k) {
+      block[k] = scale * static_cast<float>(panel[int8_code_offset(place.lane, first + k)] - kInt8Offset);
+    }
+    rotate_scalar(block);
+    const int64_t count = std::min(kRotatedInputs, num_inputs - first);
+    for (int64_t k = 0; k < count; ++k) store(out + first + k, block[k]);
   }
 }
 
 }  // namespace
 
 int64_t int8_packed_bytes(int64_t num_outputs, int64_t num_inputs, bool gated) {
-  return int8_num_panels(num_outputs, gated) * int8_panel_bytes(num_inputs);
+  return count_panels(num_outputs, gated) * int8_panel_bytes(num_inputs);
 }
 
 bool int8_pack(const StoredRows& rows, int64_t first_row, int64_t num_outputs, bool gated, uint8_t* packed) {
@@ -115,7 +121,7 @@ bool int8_unpack_rows(const uint8_t* packed, const int64_t* ids, int64_t num_row
   const auto inside = [limit](int64_t id) { return id >= 0 && id < limit; };
   if (!std::all_of(ids, ids + num_rows, inside)) return false;
   for (int64_t row = 0; row < num_rows; ++row) {
-    const Int8Place place = int8_place(ids[row], num_outputs, gated);
+    const PanelPlace place = panel_place(ids[row], num_outputs, gated);
     if (out_type == ElementType::kBFloat16) {
       unpack_row(packed, place, num_inputs, static_cast<BFloat16*>(out) + row * num_inputs);
     } else {
@@ -125,19 +131,20 @@ bool int8_unpack_rows(const uint8_t* packed, const int64_t* ids, int64_t num_row
   return true;
 }
 
-float int8_quantize_weights_scalar(const float* weights, int64_t num_inputs, int64_t padded, uint8_t* codes) {
+float int8_quantize_weights_scalar(float* weights, int64_t size, uint8_t* codes) {
   float largest = 0.0f;
-  for (int64_t k = 0; k < num_inputs; ++k) {
+  for (int64_t k = 0; k < size; ++k) {
+    if (k % kRotatedInputs == 0) rotate_scalar(weights + k);
     const float magnitude = std::fabs(weights[k]);
     if (!(magnitude <= largest)) largest = magnitude;  // a NaN too, which then stays
   }
   const float inverse = 127.0f / largest;
   const bool usable = inverse > 0.0f && std::isfinite(inverse);
-  for (int64_t k = 0; k < padded; ++k) {
-    const auto q = usable && k < num_inputs ? static_cast<int32_t>(std::nearbyint(weights[k] * inverse)) : 0;
+  for (int64_t k = 0; k < size; ++k) {
+    const auto q = usable ? static_cast<int32_t>(std::nearbyint(weights[k] * inverse)) : 0;
     codes[k] = static_cast<uint8_t>(q + kInt8Offset);
   }
-  return largest * (1.0f / 127.0f);
+  return largest * (1.0f / 127.0f / kRotationGain);
 }
 
 void int8_transpose_scalar(const uint8_t* codes, int64_t padded, uint8_t* lanes) {

@@ -1,17 +1,23 @@
 // Quantization and packing of weights for int8.h, 16 elements at a time, with the bits of the portable version.
 #include "int8_pack.h"
-#include "lanes_avx512.h"
+#include "quantized_rows_avx512.h"
 #include "transpose_avx512.h"
 
 namespace pelton {
 
-float int8_quantize_weights_avx512(const float* weights, int64_t num_inputs, int64_t padded, uint8_t* codes) {
-  // Compared as integers, magnitudes are in order and a NaN is above all of them.
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+float int8_quantize_weights_avx512(float* weights, int64_t size, uint8_t* codes) {
   __m512i bits = _mm512_setzero_si512();
-  for_each_vector(num_inputs, [&](int64_t k, auto lanes) {
-    bits = _mm512_max_epi32(bits, _mm512_and_si512(_mm512_castps_si512(load_lanes(weights + k, lanes)), magnitude));
-  });
+  for (int64_t first = 0; first < size; first += kRotatedInputs) {
+    __m512 block[4];
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < 4; ++v) block[v] = _mm512_loadu_ps(weights + first + v * 16);
+    rotate(block);
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < 4; ++v) {
+      _mm512_storeu_ps(weights + first + v * 16, block[v]);
+      bits = _mm512_max_epi32(bits, magnitude_bits(block[v]));
+    }
+  }
   const int32_t largest_bits = _mm512_reduce_max_epi32(bits);
   float largest;
   std::memcpy(&largest, &largest_bits, sizeof largest);
@@ -19,13 +25,11 @@ float int8_quantize_weights_avx512(const float* weights, int64_t num_inputs, int
   const auto usable = static_cast<__mmask16>(inverse > 0.0f && inverse <= 0x1.fffffep127f ? 0xffff : 0);
   const __m512 factor = _mm512_set1_ps(inverse);
   const __m512i offset = _mm512_set1_epi32(kInt8Offset);
-  for (int64_t k = 0; k < padded; k += 16) {
-    const int64_t count = num_inputs - k;
-    const __m512 values = count > 0 ? load_lanes(weights + k, lane_mask(count)) : _mm512_setzero_ps();
-    const __m512i q = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(values, factor));
+  for (int64_t k = 0; k < size; k += 16) {
+    const __m512i q = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(_mm512_loadu_ps(weights + k), factor));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + k), _mm512_cvtepi32_epi8(_mm512_add_epi32(q, offset)));
   }
-  return largest * (1.0f / 127.0f);
+  return largest * (1.0f / 127.0f / kRotationGain);
 }
 
 void int8_transpose_avx512(const uint8_t* codes, int64_t padded, uint8_t* lanes) {

@@ -2,13 +2,13 @@
 #include <utility>
 
 #include "int8.h"
-#include "linear_epilogue_avx512.h"
+#include "panel_epilogue_avx512.h"
 #include "quantized_rows_avx512.h"
 
 namespace pelton {
 namespace {
 
-constexpr int64_t kGroupLines = kInt8GroupInputs * kInt8PanelOutputs / 64;
+constexpr int64_t kGroupLines = kInt8GroupInputs * kPanelOutputs / 64;
 
 inline __m512i broadcast_quad(const int8_t* q) {
   int32_t quad;
@@ -17,41 +17,9 @@ inline __m512i broadcast_quad(const int8_t* q) {
 }
 
 template <int kRows>
-inline void store_plain(const Int8Call& call, const Int8Tile& tile, const float* scales, __m512 (&sums)[kRows][2]) {
-#pragma GCC unroll 2
-  for (int64_t v = 0; v < 2; ++v) {
-    const int64_t column = tile.panel * kInt8PanelOutputs + v * 16;
-    if (column >= call.num_outputs) return;
-    const __mmask16 mask = lane_mask(call.num_outputs - column);
-    const __m512 bias = load_bias(call, column, mask);
-    const __m512 scale = _mm512_loadu_ps(scales + v * 16);
-#pragma GCC unroll 7
-    for (int r = 0; r < kRows; ++r) {
-      finish(call, tile.row + r, column, mask, _mm512_mul_ps(sums[r][v], scale), bias);
-    }
-  }
-}
-
-template <int kRows>
-inline void store_gated(const Int8Call& call, const Int8Tile& tile, const float* scales, __m512 (&sums)[kRows][2]) {
-  const int64_t column = tile.panel * 16;
-  const __mmask16 mask = lane_mask(call.num_outputs - column);
-  const __m512 gate_bias = load_bias(call, column, mask);
-  const __m512 up_bias = load_bias(call, call.num_outputs + column, mask);
-  const __m512 gate_scale = _mm512_loadu_ps(scales);
-  const __m512 up_scale = _mm512_loadu_ps(scales + 16);
-#pragma GCC unroll 7
-  for (int r = 0; r < kRows; ++r) {
-    const __m512 gate = add_bias(call, _mm512_mul_ps(sums[r][0], gate_scale), gate_bias);
-    const __m512 up = add_bias(call, _mm512_mul_ps(sums[r][1], up_scale), up_bias);
-    store_result(call, tile.row + r, column, mask, _mm512_mul_ps(silu(gate), up));
-  }
-}
-
-template <int kRows>
 void register_tile(const Int8Call& call, const Int8Tile& tile) {
   const int64_t num_groups = int8_num_groups(call.num_inputs);
-  const uint8_t* __restrict codes = call.weight + tile.panel * int8_panel_bytes(call.num_inputs);
+  const uint8_t* __restrict codes = tile.panel;
   const Int8Group* __restrict rows = tile.rows;
   const uint8_t* ahead = tile.ahead;
   __m512 sums[kRows][2];
@@ -82,8 +50,14 @@ void register_tile(const Int8Call& call, const Int8Tile& tile) {
       sums[r][1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r][1]), scale, sums[r][1]);
     }
   }
-  const auto* scales = reinterpret_cast<const float*>(codes);
-  call.gated ? store_gated(call, tile, scales, sums) : store_plain(call, tile, scales, sums);
+  const __m512 first_scale = _mm512_load_ps(codes);
+  const __m512 second_scale = _mm512_load_ps(codes + 64);
+#pragma GCC unroll 7
+  for (int r = 0; r < kRows; ++r) {
+    sums[r][0] = _mm512_mul_ps(sums[r][0], first_scale);
+    sums[r][1] = _mm512_mul_ps(sums[r][1], second_scale);
+  }
+  store_panel<kRows>(call, tile.row, tile.column, sums);
 }
 
 template <int... kRows>
@@ -101,15 +75,15 @@ void int8_quantize_vnni(const Int8Call& call, int64_t row, int64_t num_rows, Int
     const int64_t at = (row + r) * call.x_stride;
     if (call.x_type == ElementType::kBFloat16) {
       const auto* x = static_cast<const BFloat16*>(call.x) + at;
-      quantize_row_vectors(x, call.num_inputs, kInt8Offset, panel + r, num_rows);
+      quantize_row_vectors<true>(x, call.num_inputs, kInt8Offset, panel + r, num_rows);
     } else {
-      quantize_row_vectors(static_cast<const float*>(call.x) + at, call.num_inputs, kInt8Offset, panel + r, num_rows);
+      quantize_row_vectors<true>(static_cast<const float*>(call.x) + at, call.num_inputs, kInt8Offset, panel + r, num_rows);
     }
   }
 }
 
 void int8_tile_vnni(const Int8Call& call, const Int8Tile& tile) {
-  static constexpr auto kTable = tile_table(std::make_integer_sequence<int, kInt8TileRows>());
+  static constexpr auto kTable = tile_table(std::make_integer_sequence<int, kTileRows>());
   kTable.tiles[tile.num_rows - 1](call, tile);
 }
 

@@ -1,5 +1,8 @@
-// What happens to one finished fp32 sum of a product in the portable kernels: bias, addition to what is there, rounding, store.
+// What happens to one finished fp32 sum of a product in the portable kernels: bias, addition to what is there,
+// rounding, store.
 #pragma once
+#include <cmath>
+
 #include "element_type.h"
 
 namespace pelton {
@@ -26,6 +29,14 @@ static inline void store_result(const Call& call, int64_t row, int64_t column, f
 template <typename Call>
 static inline void finish_scalar(const Call& call, int64_t row, int64_t column, float sum) {
   store_result(call, row, column, add_bias(call, column, sum));
+}
+
+// Output `column` of a gated weight, from the sums of gate and up.
+template <typename Call>
+static inline void finish_gated_scalar(const Call& call, int64_t row, int64_t column, float gate, float up) {
+  gate = add_bias(call, column, gate);
+  up = add_bias(call, call.num_outputs + column, up);
+  store_result(call, row, column, gate / (1.0f + std::exp(-gate)) * up);
 }
 
 }  // namespace pelton

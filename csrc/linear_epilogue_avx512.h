@@ -1,5 +1,5 @@
-// What happens to 16 finished fp32 sums of a product: bias, addition to what is there, rounding, store. For *_avx512.cpp,
-// *_amx.cpp and *_vnni.cpp; `Call` is LinearCall, GroupedCall or Int8Call.
+// What happens to 16 finished fp32 sums of a product: bias, addition to what is there, rounding, store. For
+// *_avx512.cpp, *_amx.cpp and *_vnni.cpp; `Call` is LinearCall, GroupedCall or Int8Call.
 #pragma once
 #include "lanes_avx512.h"
 

@@ -56,11 +56,12 @@ def test_a_row_outside_the_weight_is_refused(bad):
         weight.rows(torch.tensor([0, bad]))
 
 
+@pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("type_name", BLOCK_TYPES)
-@pytest.mark.parametrize("sizes", [(16, 32, 48), (5, 30, 1, 15), (17, 17)])
-def test_parts_are_packed_one_after_the_other(type_name, sizes):
+@pytest.mark.parametrize("sizes", [(16, 32, 48), (5, 30, 1, 14), (17, 17), (40, 10), (12,)])
+def test_parts_are_packed_one_after_the_other(sizes, type_name, gated):
     parts = [stored(type_name, size, 96, seed) for seed, size in enumerate(sizes)]
-    weight = pack([tensor for tensor, _ in parts], torch.bfloat16)
+    weight = pack([tensor for tensor, _ in parts], torch.bfloat16, gated=gated)
     assert isinstance(weight, GroupedAffine)
     assert torch.equal(weight.dequantize(), torch.cat([values for _, values in parts]))
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from formats.gguf_blocks import BLOCK_TYPES, stored
+from formats.rotation import GAIN, rotated
 from pelton.formats.gguf import GGUFTensor
 from pelton.formats.int8 import Int8
 from pelton.formats.weight import fuses_gate, multiply, pack
@@ -19,17 +20,19 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def rounded(w: torch.Tensor) -> torch.Tensor:
-    """w [N, K] as int8 times (largest magnitude of the row / 127), by numpy in float32."""
-    values = w.float().numpy()
+    """w [N, K] rotated, as int8 times (largest magnitude of the row / 127), and rotated back, in float32."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = rotated(w.float().numpy())
     largest = np.abs(values).max(axis=1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         codes = np.where(largest > 0, np.rint(values * (np.float32(127) / largest)), 0)
-    return torch.from_numpy((codes * (largest * np.float32(1 / 127))).astype(np.float32))
+    scale = largest * np.float32(1 / 127 / GAIN)
+    return torch.from_numpy(rotated(codes.astype(np.float32) * scale)[:, : w.shape[1]].copy())
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("source", [torch.float32, torch.bfloat16, torch.float16])
-def test_rounds_each_row_to_multiples_of_its_largest_magnitude(shape, source):
+def test_rounds_each_rotated_row_to_multiples_of_its_largest_magnitude(shape, source):
     w = random(*shape).to(source)
     weight = Int8.quantize([w], torch.bfloat16)
     assert weight.shape == shape
@@ -52,11 +55,11 @@ def test_gguf_tensors_of_plain_types_too(type_name):
 
 def test_rows_of_zeros_and_of_tiny_values_stay_finite():
     w = random(20, 40)
-    w[3], w[4], w[5, 7] = 0, 1e-42, 3e38
+    w[3], w[4], w[5, 7] = 0, 1e-42, 1e37
     values = Int8.quantize([w], torch.float32).dequantize()
     assert bool(values.isfinite().all())
     assert bool((values[3:5] == 0).all())
-    assert values[5, 7] == pytest.approx(3e38, rel=1e-6)
+    assert values[5, 7] == pytest.approx(1e37, rel=1e-2)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
@@ -126,10 +129,7 @@ def test_a_gated_weight_gives_the_gated_product():
 
 
 def test_a_product_takes_the_kernel_of_the_weight():
-    """Weight and input are exact in int8."""
-    generator = torch.Generator().manual_seed(0)
-    w, x = (torch.randint(-127, 128, size, generator=generator).float() for size in ((48, 64), (5, 64)))
-    w[:, 0] = x[:, 0] = 127
+    w, x = random(48, 64), random(5, 64, seed=1)
     weight = pack([w], torch.float32, "int8")
     assert isinstance(weight, Int8)
-    torch.testing.assert_close(multiply(x, weight, None, torch.empty(5, 48)), x @ w.T, rtol=1e-6, atol=1e-2)
+    torch.testing.assert_close(multiply(x, weight, None, torch.empty(5, 48)), x @ w.T, rtol=0.02, atol=0.3)

@@ -16,7 +16,7 @@ from pelton.ops.grouped import grouped_linear
 pytestmark = pytest.mark.skipif(extension is None, reason="needs the CPU kernels")
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
 EACH_KERNEL = under("portable", "avx2", "avx512_vnni_bf16")
-NUM_ROWS = (*range(1, 18), 31, 33, 64, 65, 300)
+NUM_ROWS = (*range(1, 18), 31, 33, 64, 65, 300, 600)
 GUARD = 12345.0
 
 
@@ -32,9 +32,11 @@ def random(*shape: int, dtype: torch.dtype = FLOAT32, seed: int = 0) -> torch.Te
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def grouped(type_name: str, num_outputs: int, num_inputs: int) -> tuple[GroupedAffine, torch.Tensor]:
-    tensor, values = stored(type_name, num_outputs, num_inputs)
-    return GroupedAffine.from_gguf([tensor], BFLOAT16), values
+def grouped(
+    type_name: str, num_weights: int, num_inputs: int, *, gated: bool = False
+) -> tuple[GroupedAffine, torch.Tensor]:
+    tensor, values = stored(type_name, num_weights, num_inputs)
+    return GroupedAffine.from_gguf([tensor], BFLOAT16, gated=gated), values
 
 
 def quantized(x: torch.Tensor) -> torch.Tensor:
@@ -58,13 +60,29 @@ def close(actual: torch.Tensor, expected: torch.Tensor, x: torch.Tensor, values:
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
 @pytest.mark.parametrize("type_name", BLOCK_TYPES)
 def test_is_the_product_of_the_weight_and_the_quantized_input(type_name, dtype, instruction_set):
-    for num_outputs, num_inputs in itertools.product((1, 16, 17, 47, 130), (32, 64, 160)):
+    for num_outputs, num_inputs in itertools.product((1, 17, 32, 47), (32, 96)):
         weight, values = grouped(type_name, num_outputs, num_inputs)
-        for num_rows in (1, 5, 12, 13, 30):
+        for num_rows in (1, 7, 15):
             x = random(num_rows, num_inputs, dtype=dtype)
             actual = grouped_linear(x, weight, out_dtype=FLOAT32)
             expected = quantized(x) @ values.double().T
             close(actual, expected, x, values)
+
+
+@EACH_KERNEL
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("type_name", BLOCK_TYPES)
+def test_a_gated_weight_gives_silu_of_gate_times_up(type_name, with_bias, instruction_set):
+    for size, num_inputs in itertools.product((1, 16, 17, 40), (32, 96)):
+        weight, values = grouped(type_name, 2 * size, num_inputs, gated=True)
+        bias = random(2 * size, seed=2) if with_bias else None
+        for num_rows in (1, 7, 15):
+            x = random(num_rows, num_inputs, dtype=BFLOAT16)
+            products = quantized(x) @ values.double().T + (0 if bias is None else bias.double())
+            gate, up = products.chunk(2, dim=1)
+            actual = grouped_linear(x, weight, bias, FLOAT32)
+            assert actual.shape == (num_rows, size)
+            torch.testing.assert_close(actual.double(), torch.nn.functional.silu(gate) * up, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("type_name", BLOCK_TYPES)
@@ -93,12 +111,13 @@ def test_the_kernels_agree_bit_for_bit(type_name, dtype, instruction_set):
 
 
 @EACH_KERNEL
+@pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("type_name", BLOCK_TYPES)
-def test_a_row_has_the_same_bits_alone_and_in_any_batch(type_name, instruction_set, num_threads):
-    num_outputs, num_inputs = (37, 64) if instruction_set == "portable" else (1100, 320)
-    weight, _ = grouped(type_name, num_outputs, num_inputs)
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(type_name, gated, instruction_set, num_threads):
+    num_weights, num_inputs = (38, 64) if instruction_set != "avx512_vnni_bf16" else (1100, 320)
+    weight, _ = grouped(type_name, num_weights, num_inputs, gated=gated)
     x = random(max(NUM_ROWS), num_inputs, dtype=BFLOAT16)
-    alone = torch.cat([grouped_linear(x[i : i + 1], weight, out_dtype=FLOAT32) for i in range(300)])
+    alone = torch.cat([grouped_linear(x[i : i + 1], weight, out_dtype=FLOAT32) for i in range(max(NUM_ROWS))])
     for num_rows in NUM_ROWS:
         first = grouped_linear(x[:num_rows], weight, out_dtype=FLOAT32)
         last = grouped_linear(x[-num_rows:], weight, out_dtype=FLOAT32)
@@ -138,22 +157,23 @@ def test_rows_of_x_may_be_strided(instruction_set, dtype):
 
 @EACH_KERNEL
 @pytest.mark.parametrize("type_name", BLOCK_TYPES)
+@pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("num_rows", [1, 7, 33])
-def test_reads_and_writes_nothing_beyond_its_operands(type_name, num_rows, instruction_set):
+def test_reads_and_writes_nothing_beyond_its_operands(num_rows, gated, type_name, instruction_set):
     """NaN stands around every row of x, a mark around every row of the output."""
     num_outputs, num_inputs = 37, 64
     surrounded = torch.full((num_rows + 2, num_inputs + 80), torch.nan, dtype=BFLOAT16)
     x = surrounded[1:-1, 40:-40]
     x.copy_(random(num_rows, num_inputs))
-    weight, values = grouped(type_name, num_outputs, num_inputs)
+    weight, _ = grouped(type_name, 2 * num_outputs if gated else num_outputs, num_inputs, gated=gated)
     guarded = torch.full((num_rows + 2, num_outputs + 40), GUARD, dtype=FLOAT32)
     out = guarded[1:-1, 20:-20]
     assert extension is not None
     extension.grouped_linear(
-        x.data_ptr(), x.stride(0), 1, weight.data.data_ptr(), int(weight.kind), 0, 0, out.data_ptr(), out.stride(0), 0,
-        False, num_rows, num_outputs, num_inputs,
+        x.data_ptr(), x.stride(0), 1, weight.data.data_ptr(), int(weight.kind), gated, 0, 0, out.data_ptr(),
+        out.stride(0), 0, False, num_rows, num_outputs, num_inputs,
     )  # fmt: skip
-    close(out, quantized(x) @ values.double().T, x, values)
+    assert torch.equal(out, grouped_linear(x, weight, out_dtype=FLOAT32))
     out.fill_(GUARD)
     assert bool((guarded == GUARD).all())
 

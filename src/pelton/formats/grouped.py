@@ -24,13 +24,15 @@ _KINDS = {
 class GroupedAffine:
     """w[n, k] = scale[n, k // 32] q[n, k] (+ minimum[n, k // 32]), scales and minimums in float16.
 
-    `data` are bytes in the layout of csrc/grouped.h, the only copy. `dtype` is that of `rows`, float32 or bfloat16.
+    `data` are bytes in the layout of csrc/grouped.h, the only copy. `dtype` is that of `rows`, float32 or bfloat16. A
+    `gated` weight is gate [N / 2, K] over up [N / 2, K], packed so that one product gives silu(gate) · up.
     """
 
     data: torch.Tensor
     shape: tuple[int, int]
     kind: GroupedKind
     dtype: torch.dtype
+    gated: bool = False
 
     @staticmethod
     def can_hold(type: str, shape: Sequence[int]) -> bool:
@@ -38,26 +40,30 @@ class GroupedAffine:
         return extension is not None and type in _KINDS and len(shape) == 2 and shape[1] % GROUP_INPUTS == 0
 
     @classmethod
-    def from_gguf(cls, parts: Sequence[GGUFTensor], dtype: torch.dtype) -> "GroupedAffine":
+    def from_gguf(cls, parts: Sequence[GGUFTensor], dtype: torch.dtype, *, gated: bool = False) -> "GroupedAffine":
         """The rows of all `parts`, one after the other, which have one type and one K, without loss.
 
         Args:
-            parts: tensors for which `can_hold`.
+            parts: tensors for which `can_hold`; of a gated weight an even N in all.
             dtype: of `rows`.
         """
         types, widths = {part.type for part in parts}, {part.shape[1] for part in parts}
         assert extension is not None and len(types) == 1 and len(widths) == 1
         kind, num_inputs = _KINDS[types.pop()], widths.pop()
-        num_outputs = sum(part.shape[0] for part in parts)
-        data = huge_page_bytes(extension.grouped_packed_bytes(int(kind), num_outputs, num_inputs))
-        last_panel = extension.grouped_packed_bytes(int(kind), num_outputs // 16 * 16, num_inputs)
-        data[last_panel:].zero_()  # outputs that fill up the last 16
+        num_weights = sum(part.shape[0] for part in parts)
+        assert not (gated and num_weights % 2)
+        num_outputs = num_weights // 2 if gated else num_weights
+        data = huge_page_bytes(extension.grouped_packed_bytes(int(kind), num_outputs, num_inputs, gated))
+        last_panel = extension.grouped_packed_bytes(int(kind), 1, num_inputs, gated)
+        data[-last_panel:].zero_()  # outputs that fill it up
         start = 0
         for part in parts:
             assert part.raw.is_contiguous()
-            extension.grouped_pack(part.raw.data_ptr(), int(kind), part.shape[0], num_inputs, start, data.data_ptr())
+            extension.grouped_pack(
+                part.raw.data_ptr(), int(kind), part.shape[0], num_inputs, start, num_outputs, gated, data.data_ptr()
+            )
             start += part.shape[0]
-        return cls(data, (num_outputs, num_inputs), kind, dtype)
+        return cls(data, (num_weights, num_inputs), kind, dtype, gated)
 
     @property
     def nbytes(self) -> int:
@@ -79,11 +85,12 @@ class GroupedAffine:
 
     def _unpack(self, ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         assert extension is not None and ids.dtype is torch.int64 and ids.is_contiguous()
-        assert out.shape == (ids.numel(), self.shape[1]) and out.is_contiguous()
-        num_outputs, num_inputs = self.shape
+        num_weights, num_inputs = self.shape
+        assert out.shape == (ids.numel(), num_inputs) and out.is_contiguous()
         inside = extension.grouped_unpack_rows(
-            self.data.data_ptr(), int(self.kind), ids.data_ptr(), ids.numel(), num_outputs, num_inputs,
-            out.data_ptr(), ELEMENT_TYPES[out.dtype],
+            self.data.data_ptr(), int(self.kind), ids.data_ptr(), ids.numel(),
+            num_weights // 2 if self.gated else num_weights, num_inputs, self.gated, out.data_ptr(),
+            ELEMENT_TYPES[out.dtype],
         )  # fmt: skip
-        assert inside, f"row ids must lie in [0, {num_outputs})"
+        assert inside, f"row ids must lie in [0, {num_weights})"
         return out

@@ -16,8 +16,9 @@ from pelton.kernels.cpu import ELEMENT_TYPES, extension
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Int8:
-    """w[n, k] = scale[n] q[n, k], q in -127 to 127, scale[n] the largest magnitude of row n / 127.
+    """R w with w[n, k] = scale[n] q[n, k], q in -127 to 127, and R a rotation of the inputs in blocks of 64.
 
+    scale[n] is the largest magnitude of the rotated row n / 127, see csrc/int8.h; products rotate their input as well.
     `data` are bytes in the layout of csrc/int8.h, the only copy. `dtype` is that of `rows`, float32 or bfloat16. A
     `gated` weight is gate [N / 2, K] over up [N / 2, K], packed so that one product gives silu(gate) · up.
     """
@@ -78,8 +79,8 @@ class Int8:
 
     def _unpack(self, ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         assert extension is not None and ids.dtype is torch.int64 and ids.is_contiguous()
-        assert out.shape == (ids.numel(), self.shape[1]) and out.is_contiguous()
         num_weights, num_inputs = self.shape
+        assert out.shape == (ids.numel(), num_inputs) and out.is_contiguous()
         inside = extension.int8_unpack_rows(
             self.data.data_ptr(), ids.data_ptr(), ids.numel(), num_weights // 2 if self.gated else num_weights,
             num_inputs, self.gated, out.data_ptr(), ELEMENT_TYPES[out.dtype],

@@ -40,7 +40,7 @@ def pack(
         return Int8.quantize(parts, dtype, gated=gated)
     stored = [part for part in parts if isinstance(part, GGUFTensor)]
     if len(stored) == len(parts) and len({part.type for part in stored}) == 1:
-        return GroupedAffine.from_gguf(stored, dtype)
+        return GroupedAffine.from_gguf(stored, dtype, gated=gated)
     plain = [part.dequantize(dtype) if isinstance(part, GGUFTensor) else part for part in parts]
     return Dense.from_tensor(torch.cat(plain) if len(plain) > 1 else plain[0], dtype)
 
@@ -61,4 +61,4 @@ def multiply(
 
 def fuses_gate(weight: Weight) -> bool:
     """Whether `multiply` by this weight, packed with `gated`, gives silu(gate) · up at once, [T, N / 2]."""
-    return isinstance(weight, Int8) and weight.gated
+    return not isinstance(weight, Dense) and weight.gated

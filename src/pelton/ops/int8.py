@@ -35,7 +35,8 @@ def int8_linear(
     out: torch.Tensor | None = None,
     accumulate: bool = False,
 ) -> torch.Tensor:
-    """y = x Wᵀ + b with x rounded to int8, each 64 elements of a row to multiples of their largest magnitude / 127.
+    """y = x Wᵀ + b with x rounded to int8: each 64 elements of a row are rotated by a Hadamard matrix, as those of the
+    weight are, and rounded to multiples of their largest magnitude / 127.
 
     With a gated weight, gate [I, K] over up [I, K], y = silu(gate) · up of the two halves of x Wᵀ + b, in float32
     until it is rounded once. A row with a value that is not finite gives outputs that are not finite.
@@ -54,11 +55,11 @@ def int8_linear(
     num_weights, num_inputs = weight.shape
     num_outputs = num_weights // 2 if weight.gated else num_weights
     num_rows, width = x.shape
-    assert width == num_inputs and (x.stride(1) == 1 or num_inputs == 1)
     if out is None:
         assert not accumulate
         out = torch.empty(num_rows, num_outputs, dtype=out_dtype or x.dtype)
-    assert out.shape == (num_rows, num_outputs) and out.stride(1) == 1
+    assert width == num_inputs and (x.stride(1) == 1 or num_inputs == 1)
+    assert out.shape == (num_rows, num_outputs) and (out.stride(1) == 1 or num_outputs == 1)
     assert not accumulate or out.dtype is torch.float32
     bias_address, bias_type = 0, 0
     if bias is not None:
