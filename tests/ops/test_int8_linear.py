@@ -15,7 +15,7 @@ from pelton.ops.int8 import int8_linear
 
 pytestmark = pytest.mark.skipif(extension is None, reason="needs the CPU kernels")
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
-EACH_KERNEL = under("portable", "avx512_vnni_bf16")
+EACH_KERNEL = under("portable", "avx2", "avx512_vnni_bf16")
 GROUP = 64
 NUM_ROWS = (*range(1, 18), 31, 33, 64, 65, 300, 600)
 GUARD = 12345.0
