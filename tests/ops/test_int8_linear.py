@@ -115,6 +115,15 @@ def test_the_kernels_agree_bit_for_bit(dtype, instruction_set):
 
 
 @EACH_KERNEL
+def test_the_largest_sums_do_not_overflow(instruction_set):
+    largest = torch.from_numpy(rotated(np.ones((1, 128), np.float32))) / GAIN  # rotated again, all codes are 127
+    weight = Int8.quantize([largest * torch.tensor([[1.0], [-1.0]]).repeat(20, 1)], FLOAT32)
+    x = torch.cat([largest, -largest])
+    expected = x.double() @ weight.dequantize().double().T
+    torch.testing.assert_close(int8_linear(x, weight).double(), expected, rtol=1e-6, atol=0)
+
+
+@EACH_KERNEL
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(gated, instruction_set, num_threads):
     num_weights, num_inputs = (38, 100) if instruction_set != "avx512_vnni_bf16" else (1100, 320)
