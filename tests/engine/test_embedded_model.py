@@ -47,10 +47,10 @@ the time at which the light had been lit. On the last page, in the same small an
 sea was calm, that all the ships had come home, and that he did not know what he should do tomorrow."""
 
 
-def load(files: ModelFiles, context: LayerContext, *, stored: bool) -> LlamaForCausalLM:
+def load(files: ModelFiles, context: LayerContext, weight_format: str) -> LlamaForCausalLM:
     model = build_model(files.info(), context)
-    dtype = context.dtype if context.quantize == "none" else None
-    checkpoint = open_checkpoint(files.path, dtype, stored=stored)
+    source_dtype = context.dtype if context.quantize == "none" else None
+    checkpoint = open_checkpoint(files.path, source_dtype, stored=weight_format == NATIVE)
     load_weights(model, checkpoint, model.tied_names)
     return model
 
@@ -63,7 +63,7 @@ class Harness:
         self.dtype = dtype
         quantize = weight_format if weight_format == INT8 else "none"
         self.context = LayerContext(dtype, CPU, MAX_MODEL_LEN, Scratch(CPU), quantize)
-        self.model = load(files, self.context, stored=weight_format == NATIVE)
+        self.model = load(files, self.context, weight_format)
 
     def engine(
         self, *, budget: int = 512, max_running: int = 64, num_pages: int = 1024, caching: bool = False

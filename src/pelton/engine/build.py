@@ -39,7 +39,9 @@ def build_engine(config: EngineConfig, info: ModelInfo, path: Path) -> Engine:
     torch.set_num_threads(chosen(config.num_threads))
     device = torch.device(config.device)
     dtype = _DTYPES[config.dtype]
-    context = LayerContext(dtype, device, max_model_len, Scratch(device), quantize=config.quantize)
+    context = LayerContext(
+        dtype=dtype, device=device, max_model_len=max_model_len, scratch=Scratch(device), quantize=config.quantize
+    )
     with torch.inference_mode():
         model = build_model(info, context)
         source_dtype = dtype if config.quantize == "none" else None
