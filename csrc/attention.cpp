@@ -259,6 +259,7 @@ const AttentionKernel& choose_kernel(const AttentionProblem& problem) {
   if (bf16 && problem.head_dim % 32 == 0 && has.amx_bf16) return kAmxAttention;
   if (bf16 && has.avx512_bf16) return kAvx512Bf16Attention;
   if (has.avx512) return kAvx512Attention;
+  if (has.avx2) return kAvx2Attention;
 #endif
   return kPortableAttention;
 }

@@ -87,6 +87,7 @@ struct AttentionKernel {
 
 extern const AttentionKernel kPortableAttention;
 #if defined(__x86_64__)
+extern const AttentionKernel kAvx2Attention;        // needs cpu_features().avx2
 extern const AttentionKernel kAvx512Attention;      // needs cpu_features().avx512
 extern const AttentionKernel kAvx512Bf16Attention;  // needs cpu_features().avx512_bf16; takes bf16 queries and caches
 // Needs cpu_features().amx_bf16; takes bf16 queries and caches whose head_dim is a multiple of 32.

@@ -6,7 +6,7 @@ namespace pelton {
 namespace {
 
 // Dimensions i to i + 8 of each head's first half, and those of the second half that turn with them. `lanes` is
-// AllLanes or a mask.
+// AllLanes or FirstLanes.
 template <typename From, typename To, typename Lanes>
 void rotate_dimensions(const RopeCall& call, const HeadsView& heads, const From* from, const float* cos_sin, int half,
                        int i, Lanes lanes, To* to) {

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 
+from instruction_sets import under
 from pelton.engine.engine import Engine
 from pelton.kernels.cpu import extension
 from pelton.layers.context import LayerContext
@@ -132,18 +133,41 @@ def alone(harness: Harness, prompts: list[list[int]]) -> list[list[int]]:
     return [run(harness.engine(), [prompt], 24)[0] for prompt in prompts]
 
 
-def test_greedy_output_equals_transformers_on_the_same_weights(files: ModelFiles, prompts: list[list[int]]) -> None:
-    outputs = run(Harness(files, torch.float32).engine(), prompts, 64)
+@pytest.fixture(scope="module")
+def reference(files: ModelFiles) -> transformers.PreTrainedModel:
     path = Path(files.path)
-    reference = transformers.AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32
-    ).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    return model.eval()
+
+
+def choices(reference: transformers.PreTrainedModel, prompt: list[int], output: list[int]) -> list[int]:
+    """What the reference would choose after the prompt and each beginning of the output.
+
+    If that is the output itself, so is the reference's whole continuation.
+    """
+    with torch.inference_mode():
+        logits = reference(torch.tensor([prompt + output])).logits[0]
+    return logits[len(prompt) - 1 : -1].argmax(-1).tolist()
+
+
+def test_greedy_output_equals_transformers_on_the_same_weights(
+    files: ModelFiles, prompts: list[list[int]], reference: transformers.PreTrainedModel
+) -> None:
+    outputs = run(Harness(files, torch.float32).engine(), prompts, 64)
     for prompt, output in zip(prompts, outputs, strict=True):
-        # If every token is the reference's own choice after the tokens before it, so is the whole continuation.
-        with torch.inference_mode():
-            logits = reference(torch.tensor([prompt + output])).logits[0]
-        assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == output
+        assert output == choices(reference, prompt, output)
         assert len(output) == 64 or output[-1] in files.info().eos_token_ids
+
+
+@under("portable", "avx2")
+def test_greedy_output_equals_transformers_on_machines_without_avx512(
+    instruction_set: str, files: ModelFiles, prompts: list[list[int]], reference: transformers.PreTrainedModel
+) -> None:
+    chosen, length = (prompts[:3], 8) if instruction_set == "portable" else (prompts, 32)
+    outputs = run(Harness(files, torch.float32).engine(), chosen, length, ignore_eos=True)
+    for prompt, output in zip(chosen, outputs, strict=True):
+        assert output == choices(reference, prompt, output)
+        assert len(output) == length
 
 
 @EVERY_FORMAT

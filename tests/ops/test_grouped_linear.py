@@ -111,6 +111,20 @@ def test_the_kernels_agree_bit_for_bit(type_name, dtype, instruction_set):
 
 
 @EACH_KERNEL
+@pytest.mark.parametrize(
+    ("type_name", "code"), [("Q4_0", 0x00), ("Q4_0", 0xFF), ("Q4_1", 0xFF), ("Q8_0", 0x80), ("Q8_0", 0x7F)]
+)
+def test_the_largest_sums_do_not_overflow(type_name, code, instruction_set):
+    tensor, _ = stored(type_name, 40, 64)
+    tensor.raw.view(80, -1)[:, 4 if type_name == "Q4_1" else 2 :] = code
+    weight = GroupedAffine.from_gguf([tensor], FLOAT32)
+    x = torch.ones(4, 64)
+    x[1], x[2, ::2], x[3, 32:] = -1, -1, -1
+    values = weight.dequantize()
+    close(grouped_linear(x, weight), x.double() @ values.double().T, x, values)
+
+
+@EACH_KERNEL
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("type_name", BLOCK_TYPES)
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(type_name, gated, instruction_set, num_threads):
