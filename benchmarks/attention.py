@@ -18,12 +18,18 @@ import torch
 from pelton.formats.memory import huge_page_bytes
 from pelton.ops.attention import paged_attention
 from pelton.ops.kv import page_bytes, view_kv
+from pelton.ops.rope import write_kv
 
 PAGE_SIZE = 16
 CACHE_BYTES = 256 * 2**20  # the layers of a case together, so that none is still in a processor's cache
 MAX_LAYERS = 30
 PROBE_BYTES = 256 * 2**20
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+DTYPES = {
+    "bfloat16": torch.bfloat16,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+    "float32": torch.float32,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +68,16 @@ def layer_calls(shape: HeadShape, case: Case, dtype: torch.dtype) -> tuple[list[
     context_lens = torch.full((case.num_rows,), case.context, dtype=torch.int32)
     page_table = torch.randperm(num_pages, dtype=torch.int32).view(case.num_rows, pages_per_row)
     query = torch.randn(case.num_rows * case.num_tokens, shape.num_heads, shape.head_dim).to(torch.bfloat16)
-    read_bytes = 2 * case.num_rows * case.context * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+    token_bytes = page_bytes(shape.num_kv_heads, 1, shape.head_dim, dtype)
+    read_bytes = case.num_rows * case.context * token_bytes
     calls: list[Callable[[], object]] = []
     for _ in range(max(1, min(MAX_LAYERS, CACHE_BYTES // read_bytes + 1))):
-        memory = huge_page_bytes(num_pages * page_bytes(shape.num_kv_heads, PAGE_SIZE, shape.head_dim, dtype))
-        keys, values = view_kv(memory, shape.num_kv_heads, PAGE_SIZE, shape.head_dim, dtype)
-        keys.normal_()
-        values.normal_()
-        arguments = (query, keys, values, row_starts, context_lens, page_table)
+        memory = huge_page_bytes(num_pages * PAGE_SIZE * token_bytes)
+        kv = view_kv(memory, shape.num_kv_heads, PAGE_SIZE, shape.head_dim, dtype)
+        slots = torch.arange(num_pages * PAGE_SIZE)
+        key, value = torch.randn(2, len(slots), shape.num_kv_heads, shape.head_dim).to(torch.bfloat16)
+        write_kv(key, value, kv, slots)
+        arguments = (query, kv, row_starts, context_lens, page_table)
         calls.append(lambda arguments=arguments: paged_attention(*arguments, scale=0.125))
     return calls, read_bytes
 

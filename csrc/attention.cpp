@@ -121,18 +121,24 @@ void locate_segment(const AttentionProblem& problem, const AttentionTile& tile, 
   segment.end_key = std::min(tile.end_key - segment.begin, kSegment);
   segment.first_vector = segment.first_key / kKeyVector;
   segment.end_vector = (segment.end_key + kKeyVector - 1) / kKeyVector;
-  const int64_t bytes = problem.cache_type == ElementType::kBFloat16 ? 2 : 4;
-  const int64_t head = int64_t{tile.kv_head} * problem.page_size * problem.head_dim * bytes;
+  const int64_t bytes = bytes_of(problem.cache_type);
+  const int64_t head_keys = int64_t{tile.kv_head} * problem.page_size;
+  const int64_t head = head_keys * problem.head_dim * bytes;
   const int64_t value_vector_bytes = int64_t{kKeyVector} * problem.head_dim * bytes;
   const int vectors_per_page = problem.page_size / kKeyVector;
   const int first = segment.begin / kKeyVector + segment.first_vector;
   const int32_t* page = problem.page_table + tile.row * problem.page_table_stride + first / vectors_per_page;
   int in_page = first % vectors_per_page;
   for (int v = segment.first_vector; v < segment.end_vector; ++v) {
-    segment.keys[v] = static_cast<const std::byte*>(problem.key_cache) + *page * problem.key_page_stride * bytes + head +
-                      int64_t{in_page} * kKeyVector * 4;
+    segment.keys[v] = static_cast<const std::byte*>(problem.key_cache) + *page * problem.key_page_stride * bytes +
+                      head + int64_t{in_page} * kKeyVector * 4;
     segment.values[v] = static_cast<const std::byte*>(problem.value_cache) + *page * problem.value_page_stride * bytes +
                         head + in_page * value_vector_bytes;
+    if (is_scaled(problem.cache_type)) {
+      const int64_t scale = *page * problem.scale_page_stride + head_keys + int64_t{in_page} * kKeyVector;
+      segment.key_scales[v] = problem.key_scales + scale;
+      segment.value_scales[v] = problem.value_scales + scale;
+    }
     if (++in_page < vectors_per_page) continue;
     in_page = 0;
     ++page;
@@ -255,20 +261,23 @@ class Execution {
 const AttentionKernel& choose_kernel(const AttentionProblem& problem) {
 #if defined(__x86_64__)
   const CpuFeatures& has = cpu_features();
-  const bool bf16 = problem.query_type == ElementType::kBFloat16 && problem.cache_type == ElementType::kBFloat16;
-  if (bf16 && problem.head_dim % 32 == 0 && has.amx_bf16) return kAmxAttention;
-  if (bf16 && has.avx512_bf16) return kAvx512Bf16Attention;
+  const bool is_bf16 = problem.cache_type == ElementType::kBFloat16, is_fp8 = problem.cache_type == ElementType::kFloat8;
+  if (problem.query_type == ElementType::kBFloat16) {
+    if (is_bf16 && problem.head_dim % 32 == 0 && has.amx_bf16) return kAmxAttention;
+    if ((is_bf16 || is_fp8) && has.avx512_bf16) return kAvx512Bf16Attention;
+  }
+  if (problem.cache_type == ElementType::kInt8 && has.avx512_vnni) return kVnniAttention;
   if (has.avx512) return kAvx512Attention;
-  if (has.avx2) return kAvx2Attention;
+  if ((is_bf16 || problem.cache_type == ElementType::kFloat32) && has.avx2) return kAvx2Attention;
 #endif
   return kPortableAttention;
 }
 
 void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_cache, uintptr_t value_cache,
-                             uintptr_t row_starts, uintptr_t context_lens, uintptr_t page_table, int num_rows,
+                             uintptr_t key_scales, uintptr_t value_scales, uintptr_t row_starts, uintptr_t context_lens, uintptr_t page_table, int num_rows,
                              int num_heads, int num_kv_heads, int head_dim, int page_size, int64_t page_table_stride,
                              int64_t query_token_stride, int64_t query_head_stride, int64_t key_page_stride,
-                             int64_t value_page_stride, int query_type, int cache_type, float scale, float softcap,
+                             int64_t value_page_stride, int64_t scale_page_stride, int query_type, int cache_type, float scale, float softcap,
                              int window) {
   constexpr float kLog2E = 1.44269504088896341f;
   const AttentionProblem problem{
@@ -276,6 +285,8 @@ void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_ca
       .output = reinterpret_cast<void*>(output),
       .key_cache = reinterpret_cast<const void*>(key_cache),
       .value_cache = reinterpret_cast<const void*>(value_cache),
+      .key_scales = reinterpret_cast<const float*>(key_scales),
+      .value_scales = reinterpret_cast<const float*>(value_scales),
       .row_starts = reinterpret_cast<const int32_t*>(row_starts),
       .context_lens = reinterpret_cast<const int32_t*>(context_lens),
       .page_table = reinterpret_cast<const int32_t*>(page_table),
@@ -289,6 +300,7 @@ void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_ca
       .query_head_stride = query_head_stride,
       .key_page_stride = key_page_stride,
       .value_page_stride = value_page_stride,
+      .scale_page_stride = scale_page_stride,
       .query_type = static_cast<ElementType>(query_type),
       .cache_type = static_cast<ElementType>(cache_type),
       .window = window,

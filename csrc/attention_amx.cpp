@@ -5,7 +5,7 @@
 // the rows beside it. Weights are rounded to bf16, as in FlashAttention-2 (arXiv 2307.08691).
 #include <cstring>
 
-#include "attention_avx512.h"
+#include "attention_bf16_avx512.h"
 #include "tiles_amx.h"
 
 namespace pelton {
@@ -266,6 +266,7 @@ void attend(const AttentionProblem& problem, const AttentionTile& tile, const At
 
 }  // namespace
 
-const AttentionKernel kAmxAttention{2 * kBlockQueries, scratch_floats, load_queries, attend, merge_avx512, store_avx512};
+const AttentionKernel kAmxAttention{2 * kBlockQueries, scratch_floats, load_queries, attend,
+                                    merge_avx512,      store_avx512};
 
 }  // namespace pelton

@@ -13,7 +13,7 @@ struct Float32Arithmetic {
   }
   static __m512 to_float(__m512 sum) { return sum; }
 
-  static void load_query(const AttentionProblem& problem, int64_t offset, void* words) {
+  static float load_query(const AttentionProblem& problem, int64_t offset, void* words) {
     const __m512 scale = _mm512_set1_ps(problem.query_scale);
     for (int d = 0; d < problem.head_dim; d += kLanes) {
       __m512 loaded;
@@ -24,9 +24,9 @@ struct Float32Arithmetic {
       }
       _mm512_storeu_ps(static_cast<float*>(words) + d, _mm512_mul_ps(loaded, scale));
     }
+    return 1.0f;
   }
-  static float query_scale(const AttentionProblem&) { return 1.0f; }
-  static void pack_weights(const AttentionSegment&, float*) {}
+  static float pack_weights(const AttentionSegment&, float*) { return 1.0f; }
 };
 
 struct Float32Cache : Float32Arithmetic {
@@ -46,12 +46,51 @@ struct BFloat16Cache : Float32Arithmetic {
   }
 };
 
+struct ScaledCache : Float32Arithmetic {
+  static constexpr int kDepth = 4;
+  static constexpr int kWords = 4;
+
+  static float pack_weights(const AttentionSegment& segment, float* weights) {
+    for (int v = segment.first_vector; v < segment.end_vector; ++v) {
+      const __m512 scaled = scaled_weights(segment, v, _mm512_load_ps(weights + v * kLanes));
+      _mm512_store_ps(weights + v * kLanes, scaled);
+    }
+    return 1.0f;
+  }
+};
+
+struct Int8Cache : ScaledCache {
+  static void expand(__m512i raw, __m512i operands[4]) {
+    for (int i = 0; i < 4; ++i) {
+      const __m512i integers = _mm512_srai_epi32(_mm512_sll_epi32(raw, _mm_cvtsi32_si128(24 - 8 * i)), 24);
+      operands[i] = _mm512_castps_si512(_mm512_cvtepi32_ps(integers));
+    }
+  }
+};
+
+struct Float8Cache : ScaledCache {
+  // The bits of an e4m3 value, put where fp32 has them, are the value times 2^-120.
+  static void expand(__m512i raw, __m512i operands[4]) {
+    const __m512i used = _mm512_set1_epi32(static_cast<int>(0x87f00000));
+    for (int i = 0; i < 4; ++i) {
+      const __m512i bits = _mm512_srai_epi32(_mm512_sll_epi32(raw, _mm_cvtsi32_si128(24 - 8 * i)), 4);
+      const __m512 small = _mm512_castsi512_ps(_mm512_and_si512(bits, used));
+      operands[i] = _mm512_castps_si512(_mm512_mul_ps(small, _mm512_set1_ps(0x1p120f)));
+    }
+  }
+};
+
 void attend(const AttentionProblem& problem, const AttentionTile& tile, const AttentionSegment& segment,
             const AttentionSegment& next, float* scratch, const SoftmaxState& state) {
-  if (problem.cache_type == ElementType::kBFloat16) {
-    attend_blocks<BFloat16Cache>(problem, tile, segment, next, scratch, state);
-  } else {
-    attend_blocks<Float32Cache>(problem, tile, segment, next, scratch, state);
+  switch (problem.cache_type) {
+    case ElementType::kFloat32:
+      return attend_blocks<Float32Cache>(problem, tile, segment, next, scratch, state);
+    case ElementType::kBFloat16:
+      return attend_blocks<BFloat16Cache>(problem, tile, segment, next, scratch, state);
+    case ElementType::kInt8:
+      return attend_blocks<Int8Cache>(problem, tile, segment, next, scratch, state);
+    case ElementType::kFloat8:
+      return attend_blocks<Float8Cache>(problem, tile, segment, next, scratch, state);
   }
 }
 

@@ -1,7 +1,5 @@
 // Vector pieces that the AVX-512 and AMX attention kernels share. Include from files compiled for AVX-512 only.
 #pragma once
-#include <cstring>
-
 #include "attention.h"
 #include "lanes_avx512.h"
 
@@ -60,6 +58,12 @@ static inline VisibleKeys visible_keys(const AttentionProblem& problem, const At
   return {_mm512_set1_epi32(first), _mm512_set1_epi32(end > first ? end - first : 0)};
 }
 
+// One query's weights of a key vector times the scales of its values. Where a weight is 0 the scale may be anything.
+static inline __m512 scaled_weights(const AttentionSegment& segment, int vector, __m512 weights) {
+  const __mmask16 some = _mm512_cmp_ps_mask(weights, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+  return _mm512_maskz_mul_ps(some, weights, _mm512_maskz_loadu_ps(some, segment.value_scales[vector]));
+}
+
 // The vector itself, or the nearest one to visit: what is computed from that is never looked at.
 static inline int visited(const AttentionSegment& segment, int vector) {
   if (vector < segment.first_vector) return segment.first_vector;
@@ -99,14 +103,18 @@ class KeysAhead {
   int first_vector_, ratio_;
 };
 
-// Turns one query's scores [kSegment], still to be multiplied by `scale`, into weights 2^(score - maximum) over the
-// segment's key vectors; zeros where masked.
+// Turns one query's scores [kSegment], still to be multiplied by `scale` and by the scales of the keys, into weights
+// 2^(score - maximum) over the segment's key vectors; zeros where masked.
 static inline void softmax_scores(const AttentionProblem& problem, const AttentionSegment& segment, int position,
                                   float scale, float* scores, float* maximum, float* sum) {
   const VisibleKeys visible = visible_keys(problem, segment, position);
   __m512 largest = _mm512_set1_ps(kEmptyMax);
   for (int v = segment.first_vector; v < segment.end_vector; ++v) {
     __m512 score = _mm512_load_ps(scores + v * kLanes);
+    if (is_scaled(problem.cache_type)) {
+      score = _mm512_mul_ps(score, _mm512_loadu_ps(segment.key_scales[v]));
+      _mm512_store_ps(scores + v * kLanes, score);
+    }
     if (problem.capped_scale > 0) {
       const __m512 scaled = _mm512_mul_ps(score, _mm512_set1_ps(scale));
       score = _mm512_mul_ps(tanh_vector(scaled), _mm512_set1_ps(problem.capped_scale));
@@ -126,18 +134,6 @@ static inline void softmax_scores(const AttentionProblem& problem, const Attenti
     _mm512_store_ps(scores + v * kLanes, weight);
   }
   *sum = _mm512_reduce_add_ps(total);
-}
-
-// Rounds one query's weights to bf16, two vectors at a time: keys in order, zeros for the vectors of a pair that are not
-// visited. `weights` may be the memory of the scores.
-static inline void round_weights(const AttentionSegment& segment, const float* scores, void* weights) {
-  for (int v = segment.first_vector / 2 * 2; v < segment.end_vector; v += 2) {
-    const bool has_left = v >= segment.first_vector, has_right = v + 1 < segment.end_vector;
-    const __m512 left = has_left ? _mm512_load_ps(scores + v * kLanes) : _mm512_setzero_ps();
-    const __m512 right = has_right ? _mm512_load_ps(scores + (v + 1) * kLanes) : _mm512_setzero_ps();
-    const __m512bh rounded = _mm512_cvtne2ps_pbh(right, left);
-    std::memcpy(static_cast<BFloat16*>(weights) + v * kLanes, &rounded, sizeof rounded);
-  }
 }
 
 // AttentionKernel::merge and AttentionKernel::store, defined in attention_avx512.cpp.

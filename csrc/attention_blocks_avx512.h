@@ -12,13 +12,14 @@
 //   static void expand(__m512i raw, __m512i operands[kWords]);
 //   static Sum dot(Sum sum, __m512i operand, __m512i word);
 //   static __m512 to_float(Sum sum);
-//   // Scratch for the queries of a tile: words [query, head_dim / kDepth * kWords].
-//   static void load_query(const AttentionProblem& problem, int64_t offset, void* words);
-//   static float query_scale(const AttentionProblem& problem);  // what the scores have still to be multiplied by
-//   // The weights of one query, floats [kSegment], become words [kSegment / kDepth * kWords] in the same memory.
-//   static void pack_weights(const AttentionSegment& segment, float* weights);
+//   // One query becomes words [head_dim / kDepth * kWords]. Returns what its scores have still to be multiplied by.
+//   static float load_query(const AttentionProblem& problem, int64_t offset, void* words);
+//   // The weights of one query, floats [kSegment], become words [kSegment / kDepth * kWords] in the same memory, with the
+//   // scales of the values where there are some. Returns what the sums over them have still to be multiplied by.
+//   static float pack_weights(const AttentionSegment& segment, float* weights);
 #pragma once
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "attention_avx512.h"
@@ -37,11 +38,11 @@ inline __m512i broadcast_word(const void* words, int64_t index) {
   return _mm512_set1_epi32(word);
 }
 
-// scores[query][key] of `Queries` queries and `Vectors` vectors of keys from segment vector `first`. Each step asks for a
-// line of the keys of the next block and for one of the values.
+// scores[query][key] of `Queries` queries and `Vectors` vectors of keys from segment vector `first`. Each step asks for
+// a line of the keys of the next block and for one of the values.
 template <typename Arithmetic, int Queries, int Vectors>
-void score_vectors(const AttentionProblem& problem, const AttentionSegment& segment, int first, const std::byte* queries,
-                   float* scores) {
+void score_vectors(const AttentionProblem& problem, const AttentionSegment& segment, int first,
+                   const std::byte* queries, float* scores) {
   constexpr int kWords = Arithmetic::kWords;
   const std::byte* keys[Vectors];
   const std::byte* next_keys[Vectors];
@@ -98,10 +99,10 @@ __m512i lane_elements(int key, int begin, int end) {
   return _mm512_set1_epi32(static_cast<int>(bits));
 }
 
-// weighted[query][d .. d + 16 Columns] = sum over the segment's keys of weight * value.
+// weighted[query][d .. d + 16 Columns] = factor of the query * sum over the segment's keys of weight * value.
 template <typename Arithmetic, int Queries, int Columns>
 void weigh_values(const AttentionProblem& problem, const AttentionSegment& segment, int d, const float* weights,
-                  const KeysAhead* ahead, float* weighted) {
+                  const float* factors, const KeysAhead* ahead, float* weighted) {
   constexpr int kWords = Arithmetic::kWords;
   constexpr int kGroups = kKeyVector / Arithmetic::kDepth;  // of keys in a vector of keys
   constexpr int kSegmentWords = kSegment / Arithmetic::kDepth * kWords;
@@ -148,7 +149,8 @@ void weigh_values(const AttentionProblem& problem, const AttentionSegment& segme
   for (int q = 0; q < Queries; ++q) {
 #pragma GCC unroll 4
     for (int c = 0; c < Columns; ++c) {
-      _mm512_store_ps(weighted + q * problem.head_dim + d + c * kLanes, Arithmetic::to_float(sums[q][c]));
+      const __m512 sum = _mm512_mul_ps(Arithmetic::to_float(sums[q][c]), _mm512_set1_ps(factors[q]));
+      _mm512_store_ps(weighted + q * problem.head_dim + d + c * kLanes, sum);
     }
   }
 }
@@ -165,19 +167,21 @@ void score_block(const AttentionProblem& problem, const AttentionSegment& segmen
 
 template <typename Arithmetic, int Queries>
 void weigh_block(const AttentionProblem& problem, const AttentionSegment& segment, const float* weights,
-                 const KeysAhead* ahead, float* weighted) {
+                 const float* factors, const KeysAhead* ahead, float* weighted) {
   constexpr int kColumns = Queries <= 6 ? 4 : 2;
   int d = 0;
   for (; d + kColumns * kLanes <= problem.head_dim; d += kColumns * kLanes) {
-    weigh_values<Arithmetic, Queries, kColumns>(problem, segment, d, weights, d == 0 ? ahead : nullptr, weighted);
+    weigh_values<Arithmetic, Queries, kColumns>(problem, segment, d, weights, factors, d == 0 ? ahead : nullptr,
+                                                weighted);
   }
   for (; d < problem.head_dim; d += kLanes) {
-    weigh_values<Arithmetic, Queries, 1>(problem, segment, d, weights, d == 0 ? ahead : nullptr, weighted);
+    weigh_values<Arithmetic, Queries, 1>(problem, segment, d, weights, factors, d == 0 ? ahead : nullptr, weighted);
   }
 }
 
 using ScoreFunction = void (*)(const AttentionProblem&, const AttentionSegment&, const std::byte*, float*);
-using WeighFunction = void (*)(const AttentionProblem&, const AttentionSegment&, const float*, const KeysAhead*, float*);
+using WeighFunction = void (*)(const AttentionProblem&, const AttentionSegment&, const float*, const float*,
+                               const KeysAhead*, float*);
 
 template <typename Arithmetic, std::size_t... Index>
 constexpr std::array<ScoreFunction, kMaxBlock> score_functions(std::index_sequence<Index...>) {
@@ -199,40 +203,55 @@ std::size_t query_bytes(const AttentionProblem& problem) {
   return std::size_t(problem.head_dim / Arithmetic::kDepth) * Arithmetic::kWords * 4;
 }
 
-// Scratch: scores [queries, kSegment], then the words of the queries.
+// Scratch: scores [queries, kSegment], the words of the queries, then what their scores have still to be multiplied by.
 template <typename Arithmetic>
 std::size_t block_scratch_floats(const AttentionProblem& problem, int queries) {
-  return std::size_t(queries) * (kSegment + query_bytes<Arithmetic>(problem) / sizeof(float));
+  return std::size_t(queries) * (kSegment + query_bytes<Arithmetic>(problem) / sizeof(float) + 1);
 }
 
 template <typename Arithmetic>
-void load_block_queries(const AttentionProblem& problem, const AttentionTile& tile, float* scratch) {
+struct BlockScratch {
+  BlockScratch(const AttentionProblem& problem, int queries, float* memory)
+      : scores(memory),
+        words(reinterpret_cast<std::byte*>(memory + queries * kSegment)),
+        scales(reinterpret_cast<float*>(words + queries * query_bytes<Arithmetic>(problem))) {}
+
+  float* scores;
+  std::byte* words;
+  float* scales;
+};
+
+template <typename Arithmetic>
+void load_block_queries(const AttentionProblem& problem, const AttentionTile& tile, float* memory) {
   const int count = tile.num_tokens * problem.group;
-  auto* queries = reinterpret_cast<std::byte*>(scratch + count * kSegment);
+  const BlockScratch<Arithmetic> scratch(problem, count, memory);
   for (int i = 0; i < count; ++i) {
     const int64_t offset = (tile.first_token + i / problem.group) * problem.query_token_stride +
                            (tile.kv_head * problem.group + i % problem.group) * problem.query_head_stride;
-    Arithmetic::load_query(problem, offset, queries + i * query_bytes<Arithmetic>(problem));
+    scratch.scales[i] = Arithmetic::load_query(problem, offset, scratch.words + i * query_bytes<Arithmetic>(problem));
   }
 }
 
 template <typename Arithmetic>
 void attend_blocks(const AttentionProblem& problem, const AttentionTile& tile, const AttentionSegment& segment,
-                   const AttentionSegment& next, float* scratch, const SoftmaxState& state) {
+                   const AttentionSegment& next, float* memory, const SoftmaxState& state) {
   const int count = tile.num_tokens * problem.group;
+  const BlockScratch<Arithmetic> scratch(problem, count, memory);
   const KeysAhead ahead(problem, segment, next);
-  const auto* queries = reinterpret_cast<const std::byte*>(scratch + count * kSegment);
-  for (int q = 0; q < count; q += kMaxBlock) {
-    const int block = smaller(count - q, kMaxBlock);
-    float* scores = scratch + q * kSegment;
-    kScoreFunctions<Arithmetic>[block - 1](problem, segment, queries + q * query_bytes<Arithmetic>(problem), scores);
-    for (int i = q; i < q + block; ++i) {
-      softmax_scores(problem, segment, tile.first_position + i / problem.group, Arithmetic::query_scale(problem),
-                     scratch + i * kSegment, state.maximum + i, state.sum + i);
-      Arithmetic::pack_weights(segment, scratch + i * kSegment);
+  for (int first = 0; first < count; first += kMaxBlock) {
+    const int block = smaller(count - first, kMaxBlock);
+    float* scores = scratch.scores + first * kSegment;
+    kScoreFunctions<Arithmetic>[block - 1](problem, segment, scratch.words + first * query_bytes<Arithmetic>(problem),
+                                           scores);
+    float factors[kMaxBlock];
+    for (int q = 0; q < block; ++q) {
+      const int i = first + q;
+      softmax_scores(problem, segment, tile.first_position + i / problem.group, scratch.scales[i],
+                     scores + q * kSegment, state.maximum + i, state.sum + i);
+      factors[q] = Arithmetic::pack_weights(segment, scores + q * kSegment);
     }
-    const KeysAhead* requests = q == 0 ? &ahead : nullptr;
-    kWeighFunctions<Arithmetic>[block - 1](problem, segment, scores, requests, state.weighted + q * problem.head_dim);
+    kWeighFunctions<Arithmetic>[block - 1](problem, segment, scores, factors, first == 0 ? &ahead : nullptr,
+                                           state.weighted + first * problem.head_dim);
   }
 }
 

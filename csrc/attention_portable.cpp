@@ -1,15 +1,32 @@
 // Paged attention in plain C++: runs everywhere, and is what the vector kernels are tested against.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "attention.h"
 
 namespace pelton {
 namespace {
 
+// An e4m3 value, which is exact in fp32: 3 bits of mantissa below 4 of exponent, whose bias is 120 less.
+float float8_to_float(uint8_t value) {
+  const uint32_t bits = static_cast<uint32_t>(value & 0x80u) << 24 | static_cast<uint32_t>(value & 0x7fu) << 20;
+  float result;
+  std::memcpy(&result, &bits, sizeof result);
+  return result * 0x1p120f;
+}
+
 float load_element(const void* base, int64_t index, ElementType type) {
-  return type == ElementType::kBFloat16 ? to_float(static_cast<const BFloat16*>(base)[index])
-                                        : static_cast<const float*>(base)[index];
+  switch (type) {
+    case ElementType::kBFloat16:
+      return to_float(static_cast<const BFloat16*>(base)[index]);
+    case ElementType::kInt8:
+      return static_cast<const int8_t*>(base)[index];
+    case ElementType::kFloat8:
+      return float8_to_float(static_cast<const uint8_t*>(base)[index]);
+    default:
+      return static_cast<const float*>(base)[index];
+  }
 }
 
 void store_element(void* base, int64_t index, ElementType type, float value) {
@@ -38,20 +55,22 @@ void load_queries(const AttentionProblem& problem, const AttentionTile& tile, fl
 }
 
 float score(const AttentionProblem& problem, const AttentionSegment& segment, const float* query, int key) {
-  const int width = problem.cache_type == ElementType::kBFloat16 ? 2 : 1;
+  const int width = 4 / bytes_of(problem.cache_type);
   const std::byte* keys = segment.keys[key / kKeyVector];
   float sum = 0;
   for (int d = 0; d < problem.head_dim; ++d) {
     const int64_t index = int64_t{d / width} * problem.page_size * width + key % kKeyVector * width + d % width;
     sum += query[d] * load_element(keys, index, problem.cache_type);
   }
+  if (is_scaled(problem.cache_type)) sum *= segment.key_scales[key / kKeyVector][key % kKeyVector];
   return problem.capped_scale > 0 ? problem.capped_scale * std::tanh(sum) : sum;
 }
 
 void add_value(const AttentionProblem& problem, const AttentionSegment& segment, int key, float weight, float* sum) {
-  const int width = problem.cache_type == ElementType::kBFloat16 ? 2 : 1;
+  const int width = 4 / bytes_of(problem.cache_type);
   const std::byte* values = segment.values[key / kKeyVector];
   const int inside = key % kKeyVector;
+  if (is_scaled(problem.cache_type)) weight *= segment.value_scales[key / kKeyVector][inside];
   for (int d = 0; d < problem.head_dim; ++d) {
     const int64_t index = (int64_t{inside / width} * problem.head_dim + d) * width + inside % width;
     sum[d] += weight * load_element(values, index, problem.cache_type);

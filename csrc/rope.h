@@ -22,24 +22,33 @@ struct RopeCall {
   const int64_t* positions;     // [T]
   void* key_cache;
   void* value_cache;
+  float* key_scales;  // of the 8-bit types
+  float* value_scales;
   const int64_t* slots;  // [T], -1 = not cached
   int64_t num_tokens;
   int head_dim, rotary_dim, page_size;
-  int64_t key_page_stride, value_page_stride;  // elements
+  int64_t key_page_stride, value_page_stride, scale_page_stride;  // elements
   ElementType type, cache_type;
 };
 
 // What an instruction set provides.
 struct RopeKernel {
-  // The heads of one token with their first rotary_dim dimensions turned by the angles of its position, rounded to `type`
-  // at `to`, [head, head_dim].
-  void (*rotate)(const RopeCall& call, const HeadsView& heads, int64_t token, int rotary_dim, ElementType type, void* to);
+  // The heads of one token with their first rotary_dim dimensions turned by the angles of its position, rounded to
+  // `type`, fp32 or bf16, at `to`, [head, head_dim].
+  void (*rotate)(const RopeCall& call, const HeadsView& heads, int64_t token, int rotary_dim, ElementType type,
+                 void* to);
+  // One head rounded to `type`, int8 or e4m3, in units of the scale that it returns: its largest magnitude / that of the
+  // type. Values that e4m3 would hold as denormals become zeros.
+  float (*quantize)(const float* head, int head_dim, ElementType type, void* to);
 };
+
+constexpr float kSmallestScale = 1e-30f;      // a head with a smaller one becomes zeros: its inverse would overflow
+constexpr float kSmallestFloat8 = 0x1p-6f;    // that is not a denormal
+constexpr float kLargestFloat8 = 448, kLargestInt8 = 127;
 
 // Where the heads of a token begin.
 static inline const std::byte* heads_at(const RopeCall& call, const HeadsView& heads, int64_t token) {
-  const int64_t bytes = call.type == ElementType::kBFloat16 ? 2 : 4;
-  return static_cast<const std::byte*>(heads.data) + token * heads.token_stride * bytes;
+  return static_cast<const std::byte*>(heads.data) + token * heads.token_stride * bytes_of(call.type);
 }
 
 extern const RopeKernel kPortableRope;

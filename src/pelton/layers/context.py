@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from pelton.layers.scratch import Scratch
+from pelton.ops.kv import KVCache
 
-LayerKV = tuple[torch.Tensor, torch.Tensor]
+LayerKV = KVCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The tensors behind the page ids of the PagePool: one pair a layer."""
+"""The tensors behind the page ids of the PagePool: one cache a layer."""
 
 import torch
 
