@@ -49,8 +49,13 @@ void rotate(const RopeCall& call, const HeadsView& heads, int64_t token, int rot
   }
 }
 
+// Rounding is a small part of the call.
+float quantize(const float* head, int head_dim, ElementType type, void* to) {
+  return kPortableRope.quantize(head, head_dim, type, to);
+}
+
 }  // namespace
 
-const RopeKernel kAvx2Rope{rotate};
+const RopeKernel kAvx2Rope{rotate, quantize};
 
 }  // namespace pelton

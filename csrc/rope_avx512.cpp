@@ -5,6 +5,8 @@
 namespace pelton {
 namespace {
 
+constexpr int kLanes = 16;
+
 // Dimensions i to i + 16 of each head's first half, and those of the second half that turn with them. `lanes` is
 // AllLanes or a mask.
 template <typename From, typename To, typename Lanes>
