@@ -44,6 +44,26 @@ static inline float half_to_float(uint16_t half) {
   return (half & 0x8000u) != 0 ? -magnitude : magnitude;
 }
 
+// Rounds to nearest even; what is too large becomes infinite.
+static inline uint16_t float_to_half(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
+  if (magnitude < 0x38800000u) {  // a denormal half: the addition rounds to multiples of 2^-24
+    float shifted;
+    std::memcpy(&shifted, &magnitude, sizeof shifted);
+    shifted += 0.5f;
+    uint32_t shifted_bits;
+    std::memcpy(&shifted_bits, &shifted, sizeof shifted_bits);
+    return static_cast<uint16_t>(sign | (shifted_bits - 0x3f000000u));
+  }
+  const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
 static inline void store(float* to, float value) { *to = value; }
 
 // Rounds to nearest even; NaNs become the quiet NaN.

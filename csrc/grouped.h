@@ -43,6 +43,7 @@ struct GroupedCall {
   ElementType x_type;
   const uint8_t* weight;  // packed as above, 64-byte aligned
   GroupedKind kind;
+  bool rotated;      // the weight is of inputs rotated by blocks of 64 (quantized_rows.h), num_inputs a multiple of it
   bool gated;        // out = silu(gate) * up; bias is that of gate, then that of up
   const void* bias;  // [num_outputs], gated [2 * num_outputs], or null
   ElementType bias_type;

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "parallel.h"
+#include "pack_blocks.h"
 
 namespace pelton {
 namespace {
@@ -34,38 +34,20 @@ inline void pack_block(const uint8_t* block, uint8_t* group, int64_t n) {
   }
 }
 
-// Rows of blocks that follow each other in the lanes of panels: a task packs those of 16 lanes.
-template <GroupedKind kKind>
-void pack_run(const uint8_t* blocks, int64_t num_rows, int64_t num_groups, const PanelPlace& first, int64_t lanes,
-              uint8_t* packed) {
-  constexpr int64_t kTaskRows = 16;
-  const int64_t block_bytes = stored_block_bytes(kKind);
-  const int64_t skipped = first.lane % kTaskRows;
-  const int64_t base = first.lane - first.lane % lanes;
-  run_tasks((skipped + num_rows + kTaskRows - 1) / kTaskRows, [&](int64_t task) {
-    const int64_t begin = std::max<int64_t>(task * kTaskRows - skipped, 0);
-    const int64_t end = std::min((task + 1) * kTaskRows - skipped, num_rows);
-    const int64_t at = first.lane - base + begin;
-    uint8_t* panel = packed + (first.panel + at / lanes) * num_groups * grouped_bytes(kKind);
-    for (int64_t g = 0; g < num_groups; ++g) {
-      for (int64_t row = begin; row < end; ++row) {
-        const uint8_t* block = blocks + (row * num_groups + g) * block_bytes;
-        pack_block<kKind>(block, panel + g * grouped_bytes(kKind), base + at % lanes + row - begin);
-      }
-    }
-  });
-}
-
 template <GroupedKind kKind>
 void pack(const uint8_t* blocks, int64_t num_rows, int64_t num_inputs, int64_t first_row, int64_t num_outputs,
           bool gated, uint8_t* packed) {
   const int64_t num_groups = num_inputs / kGroupInputs;
-  const int64_t middle = gated ? std::clamp<int64_t>(num_outputs - first_row, 0, num_rows) : num_rows;
-  const uint8_t* up_blocks = blocks + middle * num_groups * stored_block_bytes(kKind);
-  const int64_t lanes = panel_columns(gated);
-  pack_run<kKind>(blocks, middle, num_groups, panel_place(first_row, num_outputs, gated), lanes, packed);
-  pack_run<kKind>(up_blocks, num_rows - middle, num_groups, panel_place(first_row + middle, num_outputs, gated), lanes,
-                  packed);
+  const int64_t block_bytes = stored_block_bytes(kKind);
+  pack_blocks(num_rows, first_row, num_outputs, gated, [&](const RowBlock& rows) {
+    uint8_t* group = packed + rows.place.panel * num_groups * grouped_bytes(kKind);
+    for (int64_t g = 0; g < num_groups; ++g, group += grouped_bytes(kKind)) {
+      for (int64_t row = rows.begin; row < rows.end; ++row) {
+        pack_block<kKind>(blocks + (row * num_groups + g) * block_bytes, group, rows.place.lane + row - rows.begin);
+      }
+    }
+    return true;
+  });
 }
 
 float half_at(const uint8_t* halves, int64_t index) {
@@ -74,8 +56,7 @@ float half_at(const uint8_t* halves, int64_t index) {
   return half_to_float(half);
 }
 
-template <typename Element>
-void unpack_row(const uint8_t* packed, GroupedKind kind, const PanelPlace& place, int64_t num_groups, Element* out) {
+void unpack_row(const uint8_t* packed, GroupedKind kind, const PanelPlace& place, int64_t num_groups, float* out) {
   const int64_t code_bytes = grouped_code_bytes(kind);
   const int32_t offset = grouped_offset(kind);
   const int64_t n = place.lane;
@@ -87,13 +68,18 @@ void unpack_row(const uint8_t* packed, GroupedKind kind, const PanelPlace& place
     for (int64_t byte = 0; byte < code_bytes; ++byte) {
       const int32_t codes = group[byte / 4 * 4 * kPanelOutputs + n * 4 + byte % 4];
       if (kind == GroupedKind::kEightBits) {
-        store(out + byte, scale * static_cast<float>(codes - offset));
+        out[byte] = scale * static_cast<float>(codes - offset);
       } else {
-        store(out + byte, scale * static_cast<float>((codes & 15) - offset) + minimum);
-        store(out + byte + 16, scale * static_cast<float>((codes >> 4) - offset) + minimum);
+        out[byte] = scale * static_cast<float>((codes & 15) - offset) + minimum;
+        out[byte + 16] = scale * static_cast<float>((codes >> 4) - offset) + minimum;
       }
     }
   }
+}
+
+void unrotate(float* values, int64_t num_inputs) {
+  for (int64_t first = 0; first < num_inputs; first += kRotatedInputs) rotate_scalar(values + first);
+  for (int64_t k = 0; k < num_inputs; ++k) values[k] *= kRotationNorm;
 }
 
 }  // namespace
@@ -114,18 +100,21 @@ void grouped_pack(const uint8_t* blocks, GroupedKind kind, int64_t num_rows, int
   }
 }
 
-bool grouped_unpack_rows(const uint8_t* packed, GroupedKind kind, const int64_t* ids, int64_t num_rows,
+bool grouped_unpack_rows(const uint8_t* packed, GroupedKind kind, bool rotated, const int64_t* ids, int64_t num_rows,
                          int64_t num_outputs, int64_t num_inputs, bool gated, void* out, ElementType out_type) {
   const int64_t limit = gated ? 2 * num_outputs : num_outputs;
   const auto inside = [limit](int64_t id) { return id >= 0 && id < limit; };
   if (!std::all_of(ids, ids + num_rows, inside)) return false;
-  const int64_t num_groups = num_inputs / kGroupInputs;
+  auto* values = scratch<float>(num_inputs);
   for (int64_t row = 0; row < num_rows; ++row) {
-    const PanelPlace place = panel_place(ids[row], num_outputs, gated);
-    if (out_type == ElementType::kBFloat16) {
-      unpack_row(packed, kind, place, num_groups, static_cast<BFloat16*>(out) + row * num_inputs);
-    } else {
-      unpack_row(packed, kind, place, num_groups, static_cast<float*>(out) + row * num_inputs);
+    unpack_row(packed, kind, panel_place(ids[row], num_outputs, gated), num_inputs / kGroupInputs, values);
+    if (rotated) unrotate(values, num_inputs);
+    for (int64_t k = 0; k < num_inputs; ++k) {
+      if (out_type == ElementType::kBFloat16) {
+        store(static_cast<BFloat16*>(out) + row * num_inputs + k, values[k]);
+      } else {
+        store(static_cast<float*>(out) + row * num_inputs + k, values[k]);
+      }
     }
   }
   return true;

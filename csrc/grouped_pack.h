@@ -13,7 +13,7 @@ void grouped_pack(const uint8_t* blocks, GroupedKind kind, int64_t num_rows, int
 
 // The weight's rows `ids` as [num_rows][num_inputs], computed in fp32 and rounded once. False, and nothing is written,
 // if an id is not a row.
-bool grouped_unpack_rows(const uint8_t* packed, GroupedKind kind, const int64_t* ids, int64_t num_rows,
+bool grouped_unpack_rows(const uint8_t* packed, GroupedKind kind, bool rotated, const int64_t* ids, int64_t num_rows,
                          int64_t num_outputs, int64_t num_inputs, bool gated, void* out, ElementType out_type);
 
 }  // namespace pelton

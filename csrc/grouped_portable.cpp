@@ -40,16 +40,22 @@ float product(const GroupedCall& call, const GroupedTile& tile, int64_t r, int64
   return sum;
 }
 
+template <typename X>
+void quantize_row(const GroupedCall& call, const X* x, GroupedRows* groups, int64_t stride) {
+  const int32_t offset = grouped_offset(call.kind);
+  if (call.rotated) return quantize_row_scalar<true>(x, call.num_inputs, offset, groups, stride);
+  return quantize_row_scalar<false>(x, call.num_inputs, offset, groups, stride);
+}
+
 }  // namespace
 
 void grouped_quantize_scalar(const GroupedCall& call, int64_t row, int64_t num_rows, GroupedRows* panel) {
-  const int32_t offset = grouped_offset(call.kind);
   for (int64_t r = 0; r < num_rows; ++r) {
     const int64_t at = (row + r) * call.x_stride;
     if (call.x_type == ElementType::kBFloat16) {
-      quantize_row_scalar<false>(static_cast<const BFloat16*>(call.x) + at, call.num_inputs, offset, panel + r, num_rows);
+      quantize_row(call, static_cast<const BFloat16*>(call.x) + at, panel + r, num_rows);
     } else {
-      quantize_row_scalar<false>(static_cast<const float*>(call.x) + at, call.num_inputs, offset, panel + r, num_rows);
+      quantize_row(call, static_cast<const float*>(call.x) + at, panel + r, num_rows);
     }
   }
 }

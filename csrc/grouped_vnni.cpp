@@ -105,16 +105,22 @@ constexpr TileTable tile_table(std::integer_sequence<int, kRows...>) {
 template <GroupedKind kKind>
 constexpr TileTable kTiles = tile_table<kKind>(std::make_integer_sequence<int, kTileRows>());
 
+template <typename X>
+void quantize_row(const GroupedCall& call, const X* x, GroupedRows* groups, int64_t stride) {
+  const int32_t offset = grouped_offset(call.kind);
+  if (call.rotated) return quantize_row_vectors<true>(x, call.num_inputs, offset, groups, stride);
+  return quantize_row_vectors<false>(x, call.num_inputs, offset, groups, stride);
+}
+
 }  // namespace
 
 void grouped_quantize_vnni(const GroupedCall& call, int64_t row, int64_t num_rows, GroupedRows* panel) {
-  const int32_t offset = grouped_offset(call.kind);
   for (int64_t r = 0; r < num_rows; ++r) {
     const int64_t at = (row + r) * call.x_stride;
     if (call.x_type == ElementType::kBFloat16) {
-      quantize_row_vectors<false>(static_cast<const BFloat16*>(call.x) + at, call.num_inputs, offset, panel + r, num_rows);
+      quantize_row(call, static_cast<const BFloat16*>(call.x) + at, panel + r, num_rows);
     } else {
-      quantize_row_vectors<false>(static_cast<const float*>(call.x) + at, call.num_inputs, offset, panel + r, num_rows);
+      quantize_row(call, static_cast<const float*>(call.x) + at, panel + r, num_rows);
     }
   }
 }

@@ -2,18 +2,13 @@
 #include "int8_pack.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <memory>
 
 #include "cpu_features.h"
-#include "parallel.h"
+#include "pack_blocks.h"
 
 namespace pelton {
 namespace {
-
-constexpr int64_t kBlockRows = 16;  // of one packed block
-constexpr int64_t kAlignment = 64;
 
 struct Kernels {
   ReadRowFunction read_row = read_row_scalar;
@@ -28,62 +23,29 @@ Kernels choose_kernels() {
   return {};
 }
 
-// What one thread needs: codes of a block of rows, and one row in fp32.
-struct Scratch {
-  explicit Scratch(int64_t padded)
-      : bytes(static_cast<uint8_t*>(::operator new[](padded * (kBlockRows + 4), std::align_val_t{kAlignment}))) {}
-  ~Scratch() { ::operator delete[](bytes, std::align_val_t{kAlignment}); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  uint8_t* bytes;
-};
-
-// Packs rows of the part that stand in one block of 16 lanes; `first` is the weight's row that part row 0 becomes.
-bool pack_block(const Kernels& kernels, const StoredRows& part, int64_t first, int64_t begin, int64_t end,
-                int64_t num_outputs, bool gated, uint8_t* packed) {
+bool pack_block(const Kernels& kernels, const StoredRows& part, const RowBlock& block, uint8_t* packed) {
   const int64_t padded = int8_num_groups(part.num_inputs) * kInt8GroupInputs;
-  const Scratch scratch(padded);
-  auto* weights = reinterpret_cast<float*>(scratch.bytes + padded * kBlockRows);
-  const PanelPlace place = panel_place(first + begin, num_outputs, gated);
-  uint8_t* panel = packed + place.panel * int8_panel_bytes(part.num_inputs);
+  auto* weights = scratch<float>(padded);
+  auto* codes = scratch<uint8_t>(padded * kBlockRows);
+  uint8_t* panel = packed + block.place.panel * int8_panel_bytes(part.num_inputs);
+  const int64_t num_rows = block.end - block.begin;
   bool finite = true;
-  for (int64_t row = begin; row < end; ++row) {
-    kernels.read_row(part, row, weights);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    kernels.read_row(part, block.begin + r, weights);
     std::fill(weights + part.num_inputs, weights + padded, 0.0f);
-    const float scale = kernels.quantize(weights, padded, scratch.bytes + (row - begin) * padded);
-    const int64_t lane = place.lane + row - begin;
-    std::memcpy(panel + int8_code_bytes(part.num_inputs) + lane * 4, &scale, sizeof scale);
+    const float scale = kernels.quantize(weights, padded, codes + r * padded);
+    std::memcpy(panel + int8_code_bytes(part.num_inputs) + (block.place.lane + r) * 4, &scale, sizeof scale);
     finite = finite && std::isfinite(scale);
   }
-  if (end - begin == kBlockRows) {
-    kernels.transpose(scratch.bytes, padded, panel + int8_code_offset(place.lane, 0));
+  if (num_rows == kBlockRows) {
+    kernels.transpose(codes, padded, panel + int8_code_offset(block.place.lane, 0));
     return finite;
   }
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t lane = place.lane + row - begin;
+  for (int64_t r = 0; r < num_rows; ++r) {
     for (int64_t k = 0; k < padded; k += 4) {
-      std::memcpy(panel + int8_code_offset(lane, k), scratch.bytes + (row - begin) * padded + k, 4);
+      std::memcpy(panel + int8_code_offset(block.place.lane + r, k), codes + r * padded + k, 4);
     }
   }
-  return finite;
-}
-
-// A run of rows that are all gate's or all up's: their lanes follow each other.
-bool pack_run(const StoredRows& part, int64_t first, int64_t begin, int64_t end, int64_t num_outputs, bool gated,
-              uint8_t* packed) {
-  if (begin >= end) return true;
-  const Kernels kernels = choose_kernels();
-  const int64_t lane = panel_place(first + begin, num_outputs, gated).lane % kBlockRows;
-  const int64_t num_blocks = (lane + end - begin + kBlockRows - 1) / kBlockRows;
-  std::atomic<bool> finite{true};
-  run_tasks(num_blocks, [&](int64_t block) {
-    const int64_t from = begin - lane + block * kBlockRows;
-    if (!pack_block(kernels, part, first, std::max(from, begin), std::min(from + kBlockRows, end), num_outputs, gated,
-                    packed)) {
-      finite = false;
-    }
-  });
   return finite;
 }
 
@@ -99,7 +61,7 @@ void unpack_row(const uint8_t* packed, const PanelPlace& place, int64_t num_inpu
     }
     rotate_scalar(block);
     const int64_t count = std::min(kRotatedInputs, num_inputs - first);
-    for (int64_t k = 0; k < count; ++k) store(out + first + k, block[k]);
+    for (int64_t k = 0; k < count; ++k) store(out + first + k, block[k] * kRotationNorm);
   }
 }
 
@@ -110,9 +72,9 @@ int64_t int8_packed_bytes(int64_t num_outputs, int64_t num_inputs, bool gated) {
 }
 
 bool int8_pack(const StoredRows& rows, int64_t first_row, int64_t num_outputs, bool gated, uint8_t* packed) {
-  const int64_t middle = gated ? std::clamp<int64_t>(num_outputs - first_row, 0, rows.num_rows) : rows.num_rows;
-  const bool below = pack_run(rows, first_row, 0, middle, num_outputs, gated, packed);
-  return pack_run(rows, first_row, middle, rows.num_rows, num_outputs, gated, packed) && below;
+  const Kernels kernels = choose_kernels();
+  return pack_blocks(rows.num_rows, first_row, num_outputs, gated,
+                     [&](const RowBlock& block) { return pack_block(kernels, rows, block, packed); });
 }
 
 bool int8_unpack_rows(const uint8_t* packed, const int64_t* ids, int64_t num_rows, int64_t num_outputs,
@@ -144,7 +106,7 @@ float int8_quantize_weights_scalar(float* weights, int64_t size, uint8_t* codes)
     const auto q = usable ? static_cast<int32_t>(std::nearbyint(weights[k] * inverse)) : 0;
     codes[k] = static_cast<uint8_t>(q + kInt8Offset);
   }
-  return largest * (1.0f / 127.0f / kRotationGain);
+  return largest * (kRotationNorm / 127.0f);
 }
 
 void int8_transpose_scalar(const uint8_t* codes, int64_t padded, uint8_t* lanes) {

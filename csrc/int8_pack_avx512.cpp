@@ -29,7 +29,7 @@ float int8_quantize_weights_avx512(float* weights, int64_t size, uint8_t* codes)
     const __m512i q = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(_mm512_loadu_ps(weights + k), factor));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + k), _mm512_cvtepi32_epi8(_mm512_add_epi32(q, offset)));
   }
-  return largest * (1.0f / 127.0f / kRotationGain);
+  return largest * (kRotationNorm / 127.0f);
 }
 
 void int8_transpose_avx512(const uint8_t* codes, int64_t padded, uint8_t* lanes) {

@@ -35,12 +35,12 @@ struct RowPanels {
   int64_t num_higher;
 };
 
-// Inputs that are rotated together, and what that multiplies their squares by.
+// Inputs that are rotated together, and what rotated ones are multiplied by so that their squares add up as before.
 constexpr int64_t kRotatedInputs = 64;
-constexpr float kRotationGain = 16.0f;
+constexpr float kRotationNorm = 0.25f;
 
 // Element i of 64 = 16 a + 4 b + c becomes the sum over a' and c' of +-1 times element 16 a' + 4 b + c': Hadamard
-// matrices of 4 over a and c. It is its own inverse but for the gain, and spreads an outlier over 16 elements: inputs of
+// matrices of 4 over a and c. Times the norm it is its own inverse. It spreads an outlier over 16 elements: inputs of
 // linear layers then round to int8 with a third of the error (QuaRot, arXiv 2404.00456, rotates whole rows). Products
 // stay what they were where weights are rotated too.
 static inline void rotate_scalar(float* block) {
@@ -55,9 +55,9 @@ static inline void rotate_scalar(float* block) {
   }
 }
 
-// One group; a NaN or an infinity makes zeros and a scale that is neither.
+// One group, times `norm`; a NaN or an infinity makes zeros and a scale that is not finite.
 template <typename Group>
-static inline void quantize_group_scalar(const float* values, int32_t offset, Group* group) {
+static inline void quantize_group_scalar(const float* values, float norm, int32_t offset, Group* group) {
   // Compared as integers, magnitudes are in order and a NaN is above all of them.
   uint32_t largest_bits = 0;
   for (int64_t k = 0; k < Group::kSize; ++k) {
@@ -76,7 +76,7 @@ static inline void quantize_group_scalar(const float* values, int32_t offset, Gr
     group->q[k] = static_cast<int8_t>(q);
     sum += q;
   }
-  group->scale = largest * (1.0f / 127.0f);
+  group->scale = largest * (norm / 127.0f);
   group->scaled_sum = group->scale * static_cast<float>(sum);
   group->start = -offset * sum;
 }
@@ -90,7 +90,9 @@ static inline void quantize_row_scalar(const X* x, int64_t num_inputs, int32_t o
     float values[kBlock];
     for (int64_t k = 0; k < kBlock; ++k) values[k] = first + k < num_inputs ? to_float(x[first + k]) : 0.0f;
     if constexpr (kRotated) rotate_scalar(values);
-    for (int64_t k = 0; k < kBlock; k += Group::kSize, groups += stride) quantize_group_scalar(values + k, offset, groups);
+    for (int64_t k = 0; k < kBlock; k += Group::kSize, groups += stride) {
+      quantize_group_scalar(values + k, kRotated ? kRotationNorm : 1.0f, offset, groups);
+    }
   }
 }
 

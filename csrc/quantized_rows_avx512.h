@@ -98,7 +98,8 @@ static inline void quantize_row_vectors(const X* x, int64_t num_inputs, int32_t 
                              _mm512_cmp_ps_mask(inverse, _mm512_set1_ps(0x1.fffffep127f), _CMP_LE_OQ);
     alignas(64) float factors[kGroupsAtOnce], scales[kGroupsAtOnce];
     _mm512_store_ps(factors, _mm512_maskz_mov_ps(usable, inverse));
-    _mm512_store_ps(scales, _mm512_mul_ps(largest, _mm512_set1_ps(1.0f / 127.0f)));
+    constexpr float kNorm = kRotated ? kRotationNorm : 1.0f;
+    _mm512_store_ps(scales, _mm512_mul_ps(largest, _mm512_set1_ps(kNorm / 127.0f)));
     for (int64_t g = 0; g < count; ++g, groups += stride) {
       const int32_t sum = round_group<kSize>(unrounded.values + g * kSize, factors[g], groups->q);
       groups->scale = scales[g];

@@ -90,10 +90,11 @@ class EngineConfig:
     )
     quantize: str = setting(
         "none",
-        "weights are rounded when loaded, whatever the checkpoint stores: int8 with one scale an output, and int8 "
-        "activations: half the memory of bfloat16 and twice the speed",
+        "round weights when they are loaded, whatever the checkpoint stores, and activations to int8: int8 has half "
+        "the memory of bfloat16 and twice its speed, int4 (embedding and head in int8) less memory and the fastest "
+        "single stream",
         group="model",
-        choices=("none", "int8"),
+        choices=("none", "int8", "int4"),
     )
     max_model_len: int | None = setting(
         None,

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 64
-GAIN = 16  # rotating twice multiplies by it
+NORM = np.float32(0.25)  # of each rotation, so that two of them change nothing
 
 
 def rotated(x: NDArray[np.float32]) -> NDArray[np.float32]:

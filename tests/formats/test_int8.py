@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from formats.gguf_blocks import BLOCK_TYPES, stored
-from formats.rotation import GAIN, rotated
+from formats.rotation import NORM, rotated
 from pelton.formats.gguf import GGUFTensor
 from pelton.formats.int8 import Int8
 from pelton.formats.weight import multiply, multiply_gated, pack
@@ -26,8 +26,8 @@ def rounded(w: torch.Tensor) -> torch.Tensor:
     largest = np.abs(values).max(axis=1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         codes = np.where(largest > 0, np.rint(values * (np.float32(127) / largest)), 0)
-    scale = largest * np.float32(1 / 127 / GAIN)
-    return torch.from_numpy(rotated(codes.astype(np.float32) * scale)[:, : w.shape[1]].copy())
+    scale = largest * (NORM / np.float32(127))
+    return torch.from_numpy((rotated(codes.astype(np.float32) * scale) * NORM)[:, : w.shape[1]].copy())
 
 
 @pytest.mark.parametrize("shape", SHAPES)

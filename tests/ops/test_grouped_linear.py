@@ -184,7 +184,7 @@ def test_reads_and_writes_nothing_beyond_its_operands(num_rows, gated, type_name
     out = guarded[1:-1, 20:-20]
     assert extension is not None
     extension.grouped_linear(
-        x.data_ptr(), x.stride(0), 1, weight.data.data_ptr(), int(weight.kind), gated, 0, 0, out.data_ptr(),
+        x.data_ptr(), x.stride(0), 1, weight.data.data_ptr(), int(weight.kind), False, gated, 0, 0, out.data_ptr(),
         out.stride(0), 0, False, num_rows, num_outputs, num_inputs,
     )  # fmt: skip
     assert torch.equal(out, grouped_linear(x, weight, out_dtype=FLOAT32))

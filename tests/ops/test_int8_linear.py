@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from formats.rotation import GAIN, rotated
+from formats.rotation import NORM, rotated
 from instruction_sets import limited_to, under
 from pelton.formats.int8 import Int8
 from pelton.kernels.cpu import extension
@@ -47,9 +47,9 @@ def quantized(x: torch.Tensor) -> torch.Tensor:
     largest = np.abs(groups).max(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         codes = np.where(largest > 0, np.rint(groups * (np.float32(127) / largest)), 0)
-    scale = largest * np.float32(1 / 127)
+    scale = largest * (NORM / np.float32(127))
     values = (codes.astype(np.float64) * scale).reshape(num_rows, -1)
-    return torch.from_numpy(rotated(values) / GAIN)[:, :num_inputs]
+    return torch.from_numpy(rotated(values) * float(NORM))[:, :num_inputs]
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, x: torch.Tensor, values: torch.Tensor) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 _BLOCK = 32  # elements
 DENSE_TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _BLOCK_BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}
+FOUR_BIT_TYPES = ("Q4_0", "Q4_1")
 SUPPORTED_TYPES = (*DENSE_TYPES, *_BLOCK_BYTES)
 # Elements per operation: torch splits operations over threads from 32,768 on, and the barriers of those would stall
 # while another process uses a core. Whole tensors can be converted by threads side by side instead.

@@ -37,4 +37,6 @@ class Embedding(nn.Module):
         return {f"{path}.weight": WeightSlot(self._shape, self._load, self._load)}
 
     def _load(self, tensor: torch.Tensor | GGUFTensor) -> None:
-        self.weight = pack([tensor], self._context.dtype, self._context.quantize)
+        # 8 bits beside layers of 4, as in GGUF files: this weight is used twice and its error is felt most.
+        quantize = "int8" if self._context.quantize == "int4" else self._context.quantize
+        self.weight = pack([tensor], self._context.dtype, quantize)

@@ -13,6 +13,7 @@ import torch
 from pelton.kernels.cpu import ELEMENT_TYPES, extension
 
 GROUP_INPUTS = 32
+ROTATED_INPUTS = 64  # csrc/quantized_rows.h
 
 
 class GroupedKind(IntEnum):
@@ -36,6 +37,9 @@ class GroupedWeight(Protocol):
     def kind(self) -> GroupedKind: ...
 
     @property
+    def rotated(self) -> bool: ...
+
+    @property
     def gated(self) -> bool: ...
 
 
@@ -50,8 +54,9 @@ def grouped_linear(
 ) -> torch.Tensor:
     """y = x Wᵀ + b with x rounded to int8, each 32 elements of a row to multiples of their largest magnitude / 127.
 
-    With a gated weight, gate [I, K] over up [I, K], y = silu(gate) · up of the two halves of x Wᵀ + b, in float32
-    until it is rounded once. A row with a value that is not finite gives outputs that are not finite.
+    With a rotated weight, 64 elements of a row are rotated by a Hadamard matrix first. With a gated weight, gate [I, K]
+    over up [I, K], y = silu(gate) · up of the two halves of x Wᵀ + b, in float32 until it is rounded once. A row with a
+    value that is not finite gives outputs that are not finite.
 
     Args:
         x: [T, K] float32 or bfloat16; rows may be strided, their elements are contiguous.
@@ -80,7 +85,7 @@ def grouped_linear(
     assert extension is not None
     extension.grouped_linear(
         x.data_ptr(), x.stride(0), ELEMENT_TYPES[x.dtype],
-        weight.data.data_ptr(), int(weight.kind), weight.gated,
+        weight.data.data_ptr(), int(weight.kind), weight.rotated, weight.gated,
         bias_address, bias_type,
         out.data_ptr(), out.stride(0), ELEMENT_TYPES[out.dtype], accumulate,
         num_rows, num_outputs, num_inputs,
