@@ -24,21 +24,31 @@ constexpr int kItemsPerThread = 4;
 constexpr int64_t kParallelProducts = 100'000;  // below some microseconds of work a second thread does not pay
 constexpr std::size_t kAlignment = 64;
 
-struct Free {
-  void operator()(float* memory) const { std::free(memory); }
-};
-using Floats = std::unique_ptr<float[], Free>;
-
 std::size_t aligned_floats(std::size_t count) {
   constexpr std::size_t unit = kAlignment / sizeof(float);
   return (count + unit - 1) / unit * unit;
 }
 
-Floats allocate_floats(std::size_t count) {
-  auto* memory = static_cast<float*>(std::aligned_alloc(kAlignment, std::max<std::size_t>(count, 16) * sizeof(float)));
-  if (memory == nullptr) throw std::bad_alloc();
-  return Floats(memory);
-}
+// Memory for floats at 64-byte boundaries, which a call leaves to the next one: a step makes the same call a layer.
+class FloatArena {
+ public:
+  // At least `count` floats, valid until the next call; the content is undefined.
+  float* reserve(std::size_t count) {
+    if (count > size_) {
+      memory_.reset(static_cast<float*>(std::aligned_alloc(kAlignment, aligned_floats(count) * sizeof(float))));
+      size_ = memory_ == nullptr ? 0 : count;
+      if (memory_ == nullptr) throw std::bad_alloc();
+    }
+    return memory_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<float[], Free> memory_;
+  std::size_t size_ = 0;
+};
 
 // What a thread takes at a time: a tile over all its segments, or one segment of a tile that is split among threads.
 struct WorkItem {
@@ -47,12 +57,20 @@ struct WorkItem {
   int partial;  // where the partial result goes; -1 for a whole tile
 };
 
+// Kept from call to call for the memory of its vectors.
 struct Schedule {
   std::vector<AttentionTile> tiles;
   std::vector<WorkItem> items;
   int max_queries = 0;
   int num_partials = 0;
   int64_t num_products = 0;  // query elements times keys
+
+  void clear() {
+    tiles.clear();
+    items.clear();
+    max_queries = num_partials = 0;
+    num_products = 0;
+  }
 };
 
 int first_segment(const AttentionTile& tile) { return tile.first_key / kSegment; }
@@ -75,13 +93,12 @@ void add_row_tiles(const AttentionProblem& problem, int row, int tokens_per_tile
 }
 
 // With few tiles their segments are shared out, so that one long row keeps every core busy. Results are the same.
-Schedule make_schedule(const AttentionProblem& problem, int tile_queries, int num_threads) {
-  Schedule schedule;
+void make_schedule(const AttentionProblem& problem, int tile_queries, int num_threads, Schedule& schedule) {
+  schedule.clear();
   const int tokens_per_tile = std::max(1, tile_queries / problem.group);
   for (int row = 0; row < problem.num_rows; ++row) add_row_tiles(problem, row, tokens_per_tile, schedule.tiles);
   const int num_tiles = static_cast<int>(schedule.tiles.size());
   const bool split = num_threads > 1 && num_tiles < kItemsPerThread * num_threads;
-  schedule.items.reserve(num_tiles);
   for (int index = 0; index < num_tiles; ++index) {
     const AttentionTile& tile = schedule.tiles[index];
     const int queries = tile.num_tokens * problem.group;
@@ -96,34 +113,40 @@ Schedule make_schedule(const AttentionProblem& problem, int tile_queries, int nu
       schedule.items.push_back({index, first, end, -1});
     }
   }
-  return schedule;
 }
 
-AttentionSegment locate_segment(const AttentionProblem& problem, const AttentionTile& tile, int index) {
-  AttentionSegment segment;
+void locate_segment(const AttentionProblem& problem, const AttentionTile& tile, int index, AttentionSegment& segment) {
   segment.begin = index * kSegment;
   segment.first_key = std::max(tile.first_key - segment.begin, 0);
   segment.end_key = std::min(tile.end_key - segment.begin, kSegment);
-  const int32_t* pages = problem.page_table + tile.row * problem.page_table_stride;
-  const int64_t bytes = problem.cache_type == ElementType::kBFloat16 ? 2 : 4;
-  const int64_t key_width = 4 / bytes;
   segment.first_vector = segment.first_key / kKeyVector;
   segment.end_vector = (segment.end_key + kKeyVector - 1) / kKeyVector;
+  const int64_t bytes = bytes_of(problem.cache_type);
+  const int64_t head_keys = int64_t{tile.kv_head} * problem.page_size;
+  const int64_t head = head_keys * problem.head_dim * bytes;
+  const int64_t value_vector_bytes = int64_t{kKeyVector} * problem.head_dim * bytes;
+  const int vectors_per_page = problem.page_size / kKeyVector;
+  const int first = segment.begin / kKeyVector + segment.first_vector;
+  const int32_t* page = problem.page_table + tile.row * problem.page_table_stride + first / vectors_per_page;
+  int in_page = first % vectors_per_page;
   for (int v = segment.first_vector; v < segment.end_vector; ++v) {
-    const int position = segment.begin + v * kKeyVector;
-    const int64_t page = pages[position / problem.page_size];
-    const int64_t offset = position % problem.page_size;
-    const int64_t head = int64_t{tile.kv_head} * problem.page_size * problem.head_dim;
-    segment.keys[v] = static_cast<const std::byte*>(problem.key_cache) +
-                      (page * problem.key_page_stride + head + offset * key_width) * bytes;
-    segment.values[v] = static_cast<const std::byte*>(problem.value_cache) +
-                        (page * problem.value_page_stride + head + offset * problem.head_dim) * bytes;
+    segment.keys[v] = static_cast<const std::byte*>(problem.key_cache) + *page * problem.key_page_stride * bytes +
+                      head + int64_t{in_page} * kKeyVector * 4;
+    segment.values[v] = static_cast<const std::byte*>(problem.value_cache) + *page * problem.value_page_stride * bytes +
+                        head + in_page * value_vector_bytes;
+    if (is_scaled(problem.cache_type)) {
+      const int64_t scale = *page * problem.scale_page_stride + head_keys + int64_t{in_page} * kKeyVector;
+      segment.key_scales[v] = problem.key_scales + scale;
+      segment.value_scales[v] = problem.value_scales + scale;
+    }
+    if (++in_page < vectors_per_page) continue;
+    in_page = 0;
+    ++page;
   }
-  return segment;
 }
 
 std::size_t state_floats(const AttentionProblem& problem, int queries) {
-  return 2 * aligned_floats(queries) + aligned_floats(std::size_t(queries) * problem.padded_head_dim);
+  return 2 * aligned_floats(queries) + aligned_floats(std::size_t(queries) * problem.head_dim);
 }
 
 SoftmaxState state_at(float* memory, int queries) {
@@ -131,54 +154,89 @@ SoftmaxState state_at(float* memory, int queries) {
   return {memory, memory + step, memory + 2 * step};
 }
 
+// What a call leaves behind for the next one of the same thread: memory only.
+struct Workspace {
+  Schedule schedule;
+  FloatArena floats;
+  std::vector<std::atomic<int>> unfinished;
+};
+
 class Execution {
  public:
-  Execution(const AttentionProblem& problem, const AttentionKernel& kernel, const Schedule& schedule, int num_threads)
+  Execution(const AttentionProblem& problem, const AttentionKernel& kernel, Workspace& workspace, int num_threads)
       : problem_(problem),
         kernel_(kernel),
-        schedule_(schedule),
-        state_floats_(state_floats(problem, schedule.max_queries)),
-        scratch_floats_(aligned_floats(kernel.scratch_floats(problem, schedule.max_queries))),
-        private_(allocate_floats((scratch_floats_ + 2 * state_floats_) * num_threads)),
-        partials_(allocate_floats(state_floats_ * schedule.num_partials)),
-        unfinished_(schedule.num_partials > 0 ? schedule.tiles.size() : 0) {
-    if (schedule.num_partials == 0) return;
-    for (const WorkItem& item : schedule.items) unfinished_[item.tile].fetch_add(1, std::memory_order_relaxed);
+        schedule_(workspace.schedule),
+        state_floats_(state_floats(problem, schedule_.max_queries)),
+        scratch_floats_(aligned_floats(kernel.scratch_floats(problem, schedule_.max_queries))),
+        private_(workspace.floats.reserve((scratch_floats_ + 2 * state_floats_) * num_threads +
+                                          state_floats_ * schedule_.num_partials)),
+        partials_(private_ + (scratch_floats_ + 2 * state_floats_) * num_threads),
+        unfinished_(workspace.unfinished) {
+    if (schedule_.num_partials == 0) return;
+    if (unfinished_.size() < schedule_.tiles.size()) {
+      unfinished_ = std::vector<std::atomic<int>>(schedule_.tiles.size());
+    }
+    for (auto& count : unfinished_) count.store(0, std::memory_order_relaxed);
+    for (const WorkItem& item : schedule_.items) unfinished_[item.tile].fetch_add(1, std::memory_order_relaxed);
   }
 
-  // Work until nothing is left; called once by each thread.
+  // Work until nothing is left; called once by each thread. A thread knows the segment after the one that it works on,
+  // so that the kernel can ask for it early.
   void work(int thread) {
-    float* scratch = private_.get() + (scratch_floats_ + 2 * state_floats_) * thread;
-    const std::size_t num_items = schedule_.items.size();
-    for (std::size_t i = next_.fetch_add(1, std::memory_order_relaxed); i < num_items;
-         i = next_.fetch_add(1, std::memory_order_relaxed)) {
-      const WorkItem& item = schedule_.items[i];
-      kernel_.load_queries(problem_, schedule_.tiles[item.tile], scratch);
-      if (item.partial < 0) {
-        run_tile(item, scratch);
-      } else {
-        run_part(item, scratch);
-      }
+    float* scratch = private_ + (scratch_floats_ + 2 * state_floats_) * thread;
+    AttentionSegment segments[2];
+    Visit visit = claim();
+    if (visit.item == nullptr) return;
+    locate(visit, segments[0]);
+    for (int current = 0; visit.item != nullptr; current ^= 1) {
+      const Visit next = after(visit);
+      if (next.item != nullptr) locate(next, segments[current ^ 1]);
+      attend(visit, segments[current], segments[next.item == nullptr ? current : current ^ 1], scratch);
+      visit = next;
     }
   }
 
  private:
-  void run_tile(const WorkItem& item, float* scratch) {
+  struct Visit {
+    const WorkItem* item;  // null: nothing is left
+    int segment;
+  };
+
+  Visit claim() {
+    const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
+    if (index >= schedule_.items.size()) return {nullptr, 0};
+    const WorkItem* item = &schedule_.items[index];
+    return {item, item->first_segment};
+  }
+
+  Visit after(const Visit& visit) {
+    return visit.segment + 1 < visit.item->end_segment ? Visit{visit.item, visit.segment + 1} : claim();
+  }
+
+  void locate(const Visit& visit, AttentionSegment& segment) const {
+    locate_segment(problem_, schedule_.tiles[visit.item->tile], visit.segment, segment);
+  }
+
+  void attend(const Visit& visit, const AttentionSegment& segment, const AttentionSegment& next, float* scratch) {
+    const WorkItem& item = *visit.item;
     const AttentionTile& tile = schedule_.tiles[item.tile];
+    const bool first = visit.segment == item.first_segment;
+    if (first) kernel_.load_queries(problem_, tile, scratch);
+    if (item.partial >= 0) {
+      kernel_.attend(problem_, tile, segment, next, scratch, partial(item.partial));
+      finish_part(item, tile);
+      return;
+    }
     const SoftmaxState total = state_at(scratch + scratch_floats_, schedule_.max_queries);
     const SoftmaxState part = state_at(scratch + scratch_floats_ + state_floats_, schedule_.max_queries);
-    for (int index = item.first_segment; index < item.end_segment; ++index) {
-      const bool first = index == item.first_segment;
-      kernel_.attend(problem_, tile, locate_segment(problem_, tile, index), scratch, first ? total : part);
-      if (!first) kernel_.merge(problem_, tile.num_tokens * problem_.group, total, part);
-    }
-    kernel_.store(problem_, tile, total);
+    kernel_.attend(problem_, tile, segment, next, scratch, first ? total : part);
+    if (!first) kernel_.merge(problem_, tile.num_tokens * problem_.group, total, part);
+    if (visit.segment + 1 == item.end_segment) kernel_.store(problem_, tile, total);
   }
 
   // The thread that finishes a tile's last segment merges them all.
-  void run_part(const WorkItem& item, float* scratch) {
-    const AttentionTile& tile = schedule_.tiles[item.tile];
-    kernel_.attend(problem_, tile, locate_segment(problem_, tile, item.first_segment), scratch, partial(item.partial));
+  void finish_part(const WorkItem& item, const AttentionTile& tile) {
     if (unfinished_[item.tile].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     const int first = item.partial - (item.first_segment - first_segment(tile));
     const int num_segments = end_segment(tile) - first_segment(tile);
@@ -188,34 +246,38 @@ class Execution {
     kernel_.store(problem_, tile, partial(first));
   }
 
-  SoftmaxState partial(int index) { return state_at(partials_.get() + state_floats_ * index, schedule_.max_queries); }
+  SoftmaxState partial(int index) { return state_at(partials_ + state_floats_ * index, schedule_.max_queries); }
 
   const AttentionProblem& problem_;
   const AttentionKernel& kernel_;
   const Schedule& schedule_;
   std::size_t state_floats_, scratch_floats_;
-  Floats private_;   // per thread: scratch, then two states
-  Floats partials_;  // states of split tiles, consecutive for the segments of one tile
-  std::vector<std::atomic<int>> unfinished_;  // per tile: segments still to do
+  float* private_;   // per thread: scratch, then two states
+  float* partials_;  // states of split tiles, consecutive for the segments of one tile
+  std::vector<std::atomic<int>>& unfinished_;  // per tile: segments still to do
   std::atomic<std::size_t> next_{0};
 };
 
 const AttentionKernel& choose_kernel(const AttentionProblem& problem) {
 #if defined(__x86_64__)
   const CpuFeatures& has = cpu_features();
-  const bool fits_amx = problem.query_type == ElementType::kBFloat16 && problem.cache_type == ElementType::kBFloat16 &&
-                        problem.head_dim % kPaddedDims == 0;
-  if (fits_amx && has.amx_bf16) return kAmxAttention;
+  const bool is_bf16 = problem.cache_type == ElementType::kBFloat16, is_fp8 = problem.cache_type == ElementType::kFloat8;
+  if (problem.query_type == ElementType::kBFloat16) {
+    if (is_bf16 && problem.head_dim % 32 == 0 && has.amx_bf16) return kAmxAttention;
+    if ((is_bf16 || is_fp8) && has.avx512_bf16) return kAvx512Bf16Attention;
+  }
+  if (problem.cache_type == ElementType::kInt8 && has.avx512_vnni) return kVnniAttention;
   if (has.avx512) return kAvx512Attention;
+  if ((is_bf16 || problem.cache_type == ElementType::kFloat32) && has.avx2) return kAvx2Attention;
 #endif
   return kPortableAttention;
 }
 
 void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_cache, uintptr_t value_cache,
-                             uintptr_t row_starts, uintptr_t context_lens, uintptr_t page_table, int num_rows,
+                             uintptr_t key_scales, uintptr_t value_scales, uintptr_t row_starts, uintptr_t context_lens, uintptr_t page_table, int num_rows,
                              int num_heads, int num_kv_heads, int head_dim, int page_size, int64_t page_table_stride,
                              int64_t query_token_stride, int64_t query_head_stride, int64_t key_page_stride,
-                             int64_t value_page_stride, int query_type, int cache_type, float scale, float softcap,
+                             int64_t value_page_stride, int64_t scale_page_stride, int query_type, int cache_type, float scale, float softcap,
                              int window) {
   constexpr float kLog2E = 1.44269504088896341f;
   const AttentionProblem problem{
@@ -223,6 +285,8 @@ void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_ca
       .output = reinterpret_cast<void*>(output),
       .key_cache = reinterpret_cast<const void*>(key_cache),
       .value_cache = reinterpret_cast<const void*>(value_cache),
+      .key_scales = reinterpret_cast<const float*>(key_scales),
+      .value_scales = reinterpret_cast<const float*>(value_scales),
       .row_starts = reinterpret_cast<const int32_t*>(row_starts),
       .context_lens = reinterpret_cast<const int32_t*>(context_lens),
       .page_table = reinterpret_cast<const int32_t*>(page_table),
@@ -236,13 +300,13 @@ void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_ca
       .query_head_stride = query_head_stride,
       .key_page_stride = key_page_stride,
       .value_page_stride = value_page_stride,
+      .scale_page_stride = scale_page_stride,
       .query_type = static_cast<ElementType>(query_type),
       .cache_type = static_cast<ElementType>(cache_type),
       .window = window,
       .query_scale = softcap > 0 ? scale / softcap : scale * kLog2E,
       .capped_scale = softcap * kLog2E,
       .group = num_heads / num_kv_heads,
-      .padded_head_dim = (head_dim + kPaddedDims - 1) / kPaddedDims * kPaddedDims,
   };
   submit([problem, kernel = &choose_kernel(problem)] {
     paged_attention(problem, *kernel);
@@ -253,11 +317,12 @@ void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_ca
 }  // namespace
 
 void paged_attention(const AttentionProblem& problem, const AttentionKernel& kernel) {
+  static thread_local Workspace workspace;
   const int max_threads = num_threads();
-  const Schedule schedule = make_schedule(problem, kernel.tile_queries, max_threads);
-  if (schedule.items.empty()) return;
-  const int num_slots = schedule.num_products > kParallelProducts ? max_threads : 1;
-  Execution execution(problem, kernel, schedule, num_slots);
+  make_schedule(problem, kernel.tile_queries, max_threads, workspace.schedule);
+  if (workspace.schedule.items.empty()) return;
+  const int num_slots = workspace.schedule.num_products > kParallelProducts ? max_threads : 1;
+  Execution execution(problem, kernel, workspace, num_slots);
   run_slots(num_slots, [&](int slot) { execution.work(slot); });
 }
 

@@ -1,11 +1,11 @@
 // Paged attention with AMX tiles: bf16 queries, keys and weights, fp32 sums. Needs AMX-BF16 and AVX-512 with BF16.
 //
-// A page holds its keys as a tile wants them. Values are interleaved first, two keys at a time. Every row of a tile is
-// its own chain of sums in a fixed order over head dimensions or keys, so a query's bits do not depend on the rows
-// beside it. Weights are rounded to bf16, as in FlashAttention-2 (arXiv 2307.08691).
+// A page holds its keys as a tile wants them. Values are copied first, since a tile takes those of two pages. Every row
+// of a tile is its own chain of sums in a fixed order over head dimensions or keys, so a query's bits do not depend on
+// the rows beside it. Weights are rounded to bf16, as in FlashAttention-2 (arXiv 2307.08691).
 #include <cstring>
 
-#include "attention_avx512.h"
+#include "attention_bf16_avx512.h"
 #include "tiles_amx.h"
 
 namespace pelton {
@@ -17,6 +17,8 @@ constexpr int kStepDims = 32;  // head dimensions of a tile of queries or keys
 constexpr int kStepKeys = 32;  // keys of a tile of weights or values
 constexpr int kStepVectors = kStepKeys / kKeyVector;
 constexpr int kElementBytes = 2;
+constexpr int kCopyDims = 32;  // head dimensions of values that are copied at a time
+constexpr int64_t kPairBytes = 2 * kCopyDims * kElementBytes;  // two keys of them
 
 // Tiles 0 to 3 hold sums: top left, top right, bottom left, bottom right. 4 and 5 hold queries or weights (top, bottom),
 // 6 and 7 keys or values (left, right). Up to 16 queries have no bottom: there 2 and 3 hold further columns, 5 values.
@@ -77,11 +79,11 @@ struct Scratch {
   float* scores;      // [queries, kSegment]
   BFloat16* weights;  // [queries, kSegment]
   BFloat16* queries;  // [queries, head_dim]
-  BFloat16* values;   // two times 32 head dimensions of a segment: [key pair, half, 16 dimensions, 2 keys]
+  BFloat16* values;   // two times 32 head dimensions of a segment: [key pair, 32 dimensions, 2 keys]
 };
 
 std::size_t scratch_floats(const AttentionProblem& problem, int queries) {
-  return std::size_t(queries) * (kSegment + kSegment / 2 + problem.head_dim / 2) + kSegment * kPaddedDims;
+  return std::size_t(queries) * (kSegment + kSegment / 2 + problem.head_dim / 2) + kSegment * kCopyDims;
 }
 
 Scratch partition(const AttentionProblem& problem, int queries, float* scratch) {
@@ -106,17 +108,18 @@ void load_queries(const AttentionProblem& problem, const AttentionTile& tile, fl
 // With few queries memory sets the pace: keys are asked for some vectors ahead, values while their keys are multiplied.
 constexpr int kAheadVectors = 4;
 
-void prefetch_keys(const AttentionProblem& problem, const AttentionSegment& segment, int vector) {
+[[gnu::always_inline]] inline void prefetch_keys(const AttentionProblem& problem, const AttentionSegment& segment,
+                                                 int vector) {
   const std::size_t stride = std::size_t(problem.page_size) * 4;
   const std::byte* keys = segment.keys[visited(segment, vector)];
-  for (int d = 0; d < problem.head_dim / 2; ++d) _mm_prefetch(keys + d * stride, _MM_HINT_T1);
+  for (int d = 0; d < problem.head_dim / 2; ++d) prefetch_far(keys + d * stride);
 }
 
-void prefetch_values(const AttentionProblem& problem, const AttentionSegment& segment, int vector) {
-  constexpr int kCacheLine = 64;
+[[gnu::always_inline]] inline void prefetch_values(const AttentionProblem& problem, const AttentionSegment& segment,
+                                                   int vector) {
   const int bytes = kKeyVector * problem.head_dim * kElementBytes;
   const std::byte* values = segment.values[visited(segment, vector)];
-  for (int i = 0; i < bytes; i += kCacheLine) _mm_prefetch(values + i, _MM_HINT_T1);
+  for (int i = 0; i < bytes; i += kCacheLine) prefetch_far(values + i);
 }
 
 // scores of one block of queries, over the segment's key vectors.
@@ -149,57 +152,53 @@ void softmax_block(const AttentionProblem& problem, const AttentionTile& tile, c
     float* scores = scratch.scores + i * kSegment;
     softmax_scores(problem, segment, tile.first_position + i / problem.group, problem.query_scale, scores,
                    state.maximum + i, state.sum + i);
-    BFloat16* weights = scratch.weights + i * kSegment;
-    for (int v = segment.first_vector / kStepVectors * kStepVectors; v < segment.end_vector; v += kStepVectors) {
-      const bool has_left = v >= segment.first_vector, has_right = v + 1 < segment.end_vector;
-      const __m512 left = has_left ? _mm512_load_ps(scores + v * kLanes) : _mm512_setzero_ps();
-      const __m512 right = has_right ? _mm512_load_ps(scores + (v + 1) * kLanes) : _mm512_setzero_ps();
-      const __m512bh rounded = _mm512_cvtne2ps_pbh(right, left);
-      std::memcpy(weights + v * kLanes, &rounded, sizeof rounded);
-    }
+    round_weights(segment, scores, scratch.weights + i * kSegment);
   }
 }
 
 // 32 head dimensions of 16 keys, two keys side by side; zeros for the keys outside [begin, end).
-void interleave_vector(const std::byte* values, std::size_t row_bytes, int begin, int end, BFloat16* to) {
-  const auto load = [&](int key) {
-    const bool inside = key >= begin && key < end;
-    return inside ? _mm512_loadu_si512(values + key * row_bytes) : _mm512_setzero_si512();
-  };
+void copy_vector(const std::byte* values, std::size_t pair_bytes, int begin, int end, BFloat16* to) {
   const bool whole = begin <= 0 && end >= kKeyVector;
 #pragma GCC unroll 8
-  for (int key = 0; key < kKeyVector; key += 2) {
-    const __m512i even = whole ? _mm512_loadu_si512(values + key * row_bytes) : load(key);
-    const __m512i odd = whole ? _mm512_loadu_si512(values + (key + 1) * row_bytes) : load(key + 1);
-    _mm512_store_si512(to + key * kPaddedDims, _mm512_unpacklo_epi16(even, odd));
-    _mm512_store_si512(to + (key + 1) * kPaddedDims, _mm512_unpackhi_epi16(even, odd));
+  for (int key = 0; key < kKeyVector; key += 2, values += pair_bytes, to += 2 * kCopyDims) {
+    __m512i left = _mm512_loadu_si512(values), right = _mm512_loadu_si512(values + kCacheLine);
+    if (!whole) {
+      const bool has_even = key >= begin && key < end, has_odd = key + 1 >= begin && key + 1 < end;
+      const uint32_t bits = (has_even ? 0xffffu : 0u) | (has_odd ? 0xffff0000u : 0u);
+      const __m512i inside = _mm512_set1_epi32(static_cast<int>(bits));
+      left = _mm512_and_si512(left, inside);
+      right = _mm512_and_si512(right, inside);
+    }
+    _mm512_store_si512(to, left);
+    _mm512_store_si512(to + kCopyDims, right);
   }
 }
 
 // Head dimensions d to d + 32 of the segment's values.
-void interleave_values(const AttentionProblem& problem, const AttentionSegment& segment, int d, BFloat16* to) {
-  const std::size_t row_bytes = std::size_t(problem.head_dim) * kElementBytes;
+void copy_values(const AttentionProblem& problem, const AttentionSegment& segment, int d, const KeysAhead* ahead,
+                 BFloat16* to) {
+  const std::size_t pair_bytes = std::size_t(problem.head_dim) * 2 * kElementBytes;
   const int end = (segment.end_vector + kStepVectors - 1) / kStepVectors * kStepVectors;
   for (int v = segment.first_vector / kStepVectors * kStepVectors; v < end; ++v) {
     const int before = v * kKeyVector;
-    interleave_vector(segment.values[visited(segment, v)] + d * kElementBytes, row_bytes, segment.first_key - before,
-                      segment.end_key - before, to + before * kPaddedDims);
+    copy_vector(segment.values[visited(segment, v)] + d * 2 * kElementBytes, pair_bytes, segment.first_key - before,
+                segment.end_key - before, to + before * kCopyDims);
+    if (ahead == nullptr || v != visited(segment, v)) continue;
+    for (int group = 0; group < kKeyVector / 2; ++group) ahead->request(v, group);
   }
 }
 
-constexpr int64_t kPairBytes = 2 * kPaddedDims * kElementBytes;  // two keys of 32 interleaved head dimensions
-
-// weighted[query][0 .. 32] of one block, from 32 interleaved head dimensions.
+// weighted[query][0 .. 32] of one block, from 32 copied head dimensions.
 void weigh_32(const AttentionProblem& problem, const AttentionSegment& segment, const BFloat16* values,
               const BFloat16* weights, int count, float* weighted) {
   const bool with_bottom = count > kTileRows;
   clear_sums();
   for (int key = segment.first_key / kStepKeys * kStepKeys; key < segment.end_key; key += kStepKeys) {
     const BFloat16* bottom = with_bottom ? weights + kTileRows * kSegment + key : nullptr;
-    const BFloat16* left = values + key * kPaddedDims;
-    add_product({weights + key, bottom, kSegment * kElementBytes, left, left + kPaddedDims, kPairBytes});
+    const BFloat16* left = values + key * kCopyDims;
+    add_product({weights + key, bottom, kSegment * kElementBytes, left, left + kCopyDims, kPairBytes});
   }
-  store_sums(weighted, problem.padded_head_dim, with_bottom);
+  store_sums(weighted, problem.head_dim, with_bottom);
 }
 
 // weighted[query][0 .. 64] of up to 16 queries: four chains of sums, since one alone waits for itself.
@@ -207,19 +206,19 @@ void weigh_64(const AttentionProblem& problem, const AttentionSegment& segment, 
               const BFloat16* weights, float* weighted) {
   clear_sums();
   for (int key = segment.first_key / kStepKeys * kStepKeys; key < segment.end_key; key += kStepKeys) {
-    const BFloat16* first = values + key * kPaddedDims;
-    const BFloat16* second = first + kSegment * kPaddedDims;
+    const BFloat16* first = values + key * kCopyDims;
+    const BFloat16* second = first + kSegment * kCopyDims;
     _tile_loadd(4, weights + key, kSegment * kElementBytes);
     _tile_loadd(6, first, kPairBytes);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, first + kPaddedDims, kPairBytes);
+    _tile_loadd(7, first + kCopyDims, kPairBytes);
     _tile_dpbf16ps(1, 4, 7);
     _tile_loadd(5, second, kPairBytes);
     _tile_dpbf16ps(2, 4, 5);
-    _tile_loadd(6, second + kPaddedDims, kPairBytes);
+    _tile_loadd(6, second + kCopyDims, kPairBytes);
     _tile_dpbf16ps(3, 4, 6);
   }
-  const int64_t stride = problem.padded_head_dim * static_cast<int64_t>(sizeof(float));
+  const int64_t stride = problem.head_dim * static_cast<int64_t>(sizeof(float));
   _tile_stored(0, weighted, stride);
   _tile_stored(1, weighted + kLanes, stride);
   _tile_stored(2, weighted + 2 * kLanes, stride);
@@ -228,28 +227,28 @@ void weigh_64(const AttentionProblem& problem, const AttentionSegment& segment, 
 
 int block_size(int count, int first) { return count - first < kBlockQueries ? count - first : kBlockQueries; }
 
-void weigh(const AttentionProblem& problem, const AttentionSegment& segment, int count, const Scratch& scratch,
-           float* weighted) {
+void weigh(const AttentionProblem& problem, const AttentionSegment& segment, int count, const KeysAhead& ahead,
+           const Scratch& scratch, float* weighted) {
   int d = 0;
-  for (; count <= kTileRows && d + 2 * kPaddedDims <= problem.head_dim; d += 2 * kPaddedDims) {
-    interleave_values(problem, segment, d, scratch.values);
-    interleave_values(problem, segment, d + kPaddedDims, scratch.values + kSegment * kPaddedDims);
+  for (; count <= kTileRows && d + 2 * kCopyDims <= problem.head_dim; d += 2 * kCopyDims) {
+    copy_values(problem, segment, d, d == 0 ? &ahead : nullptr, scratch.values);
+    copy_values(problem, segment, d + kCopyDims, nullptr, scratch.values + kSegment * kCopyDims);
     publish();
     weigh_64(problem, segment, scratch.values, scratch.weights, weighted + d);
   }
-  for (; d < problem.head_dim; d += kPaddedDims) {
-    interleave_values(problem, segment, d, scratch.values);
+  for (; d < problem.head_dim; d += kCopyDims) {
+    copy_values(problem, segment, d, d == 0 ? &ahead : nullptr, scratch.values);
     publish();
     for (int first = 0; first < count; first += kBlockQueries) {
       if (count > kBlockQueries) configure(block_size(count, first));
       weigh_32(problem, segment, scratch.values, scratch.weights + first * kSegment, block_size(count, first),
-               weighted + first * problem.padded_head_dim + d);
+               weighted + first * problem.head_dim + d);
     }
   }
 }
 
 void attend(const AttentionProblem& problem, const AttentionTile& tile, const AttentionSegment& segment,
-            float* memory, const SoftmaxState& state) {
+            const AttentionSegment& next, float* memory, const SoftmaxState& state) {
   const int count = tile.num_tokens * problem.group;
   const Scratch scratch = partition(problem, count, memory);
   for (int first = 0; first < count; first += kBlockQueries) {
@@ -260,17 +259,14 @@ void attend(const AttentionProblem& problem, const AttentionTile& tile, const At
     softmax_block(problem, tile, segment, first, block, scratch, state);
   }
   publish();
-  weigh(problem, segment, count, scratch, state.weighted);
+  weigh(problem, segment, count, KeysAhead(problem, segment, next), scratch, state.weighted);
   _tile_release();
   publish();
 }
 
-void store(const AttentionProblem& problem, const AttentionTile& tile, const SoftmaxState& state) {
-  store_avx512(problem, tile, state, DimensionOrder::kFoursInTurn);
-}
-
 }  // namespace
 
-const AttentionKernel kAmxAttention{2 * kBlockQueries, scratch_floats, load_queries, attend, merge_avx512, store};
+const AttentionKernel kAmxAttention{2 * kBlockQueries, scratch_floats, load_queries, attend,
+                                    merge_avx512,      store_avx512};
 
 }  // namespace pelton

@@ -6,6 +6,7 @@
 namespace pelton {
 
 inline constexpr int kLanes = 16;
+inline constexpr int kCacheLine = 64;
 
 // The even and the odd elements of 32 bf16 values.
 static inline __m512 even_bfloat16(__m512i values) { return _mm512_castsi512_ps(_mm512_slli_epi32(values, 16)); }
@@ -57,20 +58,63 @@ static inline VisibleKeys visible_keys(const AttentionProblem& problem, const At
   return {_mm512_set1_epi32(first), _mm512_set1_epi32(end > first ? end - first : 0)};
 }
 
+// One query's weights of a key vector times the scales of its values. Where a weight is 0 the scale may be anything.
+static inline __m512 scaled_weights(const AttentionSegment& segment, int vector, __m512 weights) {
+  const __mmask16 some = _mm512_cmp_ps_mask(weights, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+  return _mm512_maskz_mul_ps(some, weights, _mm512_maskz_loadu_ps(some, segment.value_scales[vector]));
+}
+
 // The vector itself, or the nearest one to visit: what is computed from that is never looked at.
 static inline int visited(const AttentionSegment& segment, int vector) {
   if (vector < segment.first_vector) return segment.first_vector;
   return vector < segment.end_vector ? vector : segment.end_vector - 1;
 }
 
-// Turns one query's scores [kSegment], still to be multiplied by `scale`, into weights 2^(score - maximum) over the
-// segment's key vectors; zeros where masked.
+// GCC takes a function of nothing but prefetches for one without effect and drops its calls: these must be inlined.
+[[gnu::always_inline]] static inline void prefetch_far(const std::byte* line) {
+  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
+}
+
+// Asks for the keys of the segment that comes next while the values of this one are added up. They go to the second
+// level of cache, which takes more outstanding lines than the first and has room for a segment.
+class KeysAhead {
+ public:
+  KeysAhead(const AttentionProblem& problem, const AttentionSegment& segment, const AttentionSegment& next)
+      : next_(next),
+        row_bytes_(std::size_t(problem.page_size) * 4),
+        rows_per_group_(problem.head_dim / kLanes),
+        first_vector_(segment.first_vector),
+        ratio_((next.end_vector - next.first_vector + segment.end_vector - segment.first_vector - 1) /
+               (segment.end_vector - segment.first_vector)) {}
+
+  // To be called for each group of neighbouring keys (x of them, see attention.h) of each vector of the segment.
+  [[gnu::always_inline]] void request(int vector, int group) const {
+    const int first = next_.first_vector + (vector - first_vector_) * ratio_;
+    for (int v = first; v < first + ratio_ && v < next_.end_vector; ++v) {
+      const std::byte* row = next_.keys[v] + group * rows_per_group_ * row_bytes_;
+      for (int i = 0; i < rows_per_group_; ++i) prefetch_far(row + i * row_bytes_);
+    }
+  }
+
+ private:
+  const AttentionSegment& next_;
+  std::size_t row_bytes_;
+  int rows_per_group_;
+  int first_vector_, ratio_;
+};
+
+// Turns one query's scores [kSegment], still to be multiplied by `scale` and by the scales of the keys, into weights
+// 2^(score - maximum) over the segment's key vectors; zeros where masked.
 static inline void softmax_scores(const AttentionProblem& problem, const AttentionSegment& segment, int position,
                                   float scale, float* scores, float* maximum, float* sum) {
   const VisibleKeys visible = visible_keys(problem, segment, position);
   __m512 largest = _mm512_set1_ps(kEmptyMax);
   for (int v = segment.first_vector; v < segment.end_vector; ++v) {
     __m512 score = _mm512_load_ps(scores + v * kLanes);
+    if (is_scaled(problem.cache_type)) {
+      score = _mm512_mul_ps(score, _mm512_loadu_ps(segment.key_scales[v]));
+      _mm512_store_ps(scores + v * kLanes, score);
+    }
     if (problem.capped_scale > 0) {
       const __m512 scaled = _mm512_mul_ps(score, _mm512_set1_ps(scale));
       score = _mm512_mul_ps(tanh_vector(scaled), _mm512_set1_ps(problem.capped_scale));
@@ -92,12 +136,8 @@ static inline void softmax_scores(const AttentionProblem& problem, const Attenti
   *sum = _mm512_reduce_add_ps(total);
 }
 
-// In which order `weighted` holds 32 head dimensions.
-enum class DimensionOrder { kNatural, kEvenThenOdd, kFoursInTurn };
-
 // AttentionKernel::merge and AttentionKernel::store, defined in attention_avx512.cpp.
 void merge_avx512(const AttentionProblem& problem, int queries, const SoftmaxState& into, const SoftmaxState& from);
-void store_avx512(const AttentionProblem& problem, const AttentionTile& tile, const SoftmaxState& state,
-                  DimensionOrder order);
+void store_avx512(const AttentionProblem& problem, const AttentionTile& tile, const SoftmaxState& state);
 
 }  // namespace pelton

@@ -5,7 +5,15 @@
 
 namespace pelton {
 
-enum class ElementType : int { kFloat32 = 0, kBFloat16 = 1 };
+// The 8-bit types are those of KV caches, where they have scales; kFloat8 is e4m3 (arXiv 2209.05433), of which neither
+// denormals nor NaNs are stored.
+enum class ElementType : int { kFloat32 = 0, kBFloat16 = 1, kInt8 = 2, kFloat8 = 3 };
+
+static inline int bytes_of(ElementType type) {
+  return type == ElementType::kFloat32 ? 4 : type == ElementType::kBFloat16 ? 2 : 1;
+}
+
+static inline bool is_scaled(ElementType type) { return bytes_of(type) == 1; }
 
 struct BFloat16 {
   uint16_t bits;

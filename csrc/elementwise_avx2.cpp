@@ -38,14 +38,6 @@ void rms_norm_to(const RmsNormCall& call, bool wide_weight, int64_t begin, int64
   return rms_norm_rows<X, Out, BFloat16>(call, begin, end);
 }
 
-// x / (1 + e^-x). With d = e^-|x| nothing overflows: 1 / (1 + d) for x >= 0, d / (1 + d) below.
-inline __m256 silu(__m256 x) {
-  const __m256 one = _mm256_set1_ps(1.0f);
-  const __m256 d = exp_vector(_mm256_or_ps(x, _mm256_set1_ps(-0.0f)));
-  const __m256 negative = _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_LT_OQ);
-  return _mm256_mul_ps(x, _mm256_div_ps(_mm256_blendv_ps(one, d, negative), _mm256_add_ps(one, d)));
-}
-
 template <typename X>
 void silu_mul_rows(const SiluMulCall& call, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {

@@ -17,6 +17,9 @@ void grouped_linear(const GroupedCall& call) {
   if (cpu_features().avx512_vnni) {
     quantize = grouped_quantize_vnni;
     tile = grouped_tile_vnni;
+  } else if (cpu_features().avx2) {
+    quantize = grouped_quantize_avx2;
+    tile = grouped_tile_avx2;
   }
 #endif
   const int64_t num_groups = call.num_inputs / kGroupInputs;

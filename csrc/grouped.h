@@ -64,6 +64,8 @@ using GroupedTileFunction = void (*)(const GroupedCall&, const GroupedTile& tile
 void grouped_tile_scalar(const GroupedCall& call, const GroupedTile& tile);
 
 #if defined(__x86_64__)
+void grouped_quantize_avx2(const GroupedCall& call, int64_t row, int64_t num_rows, GroupedRows* panel);
+void grouped_tile_avx2(const GroupedCall& call, const GroupedTile& tile);
 void grouped_quantize_vnni(const GroupedCall& call, int64_t row, int64_t num_rows, GroupedRows* panel);
 void grouped_tile_vnni(const GroupedCall& call, const GroupedTile& tile);
 #endif

@@ -16,6 +16,9 @@ void int8_linear(const Int8Call& call) {
   if (cpu_features().avx512_vnni) {
     quantize = int8_quantize_vnni;
     tile = int8_tile_vnni;
+  } else if (cpu_features().avx2) {
+    quantize = int8_quantize_avx2;
+    tile = int8_tile_avx2;
   }
 #endif
   const PanelProduct product{call.num_rows,

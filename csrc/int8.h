@@ -61,6 +61,8 @@ using Int8TileFunction = void (*)(const Int8Call&, const Int8Tile&);
 void int8_tile_scalar(const Int8Call& call, const Int8Tile& tile);
 
 #if defined(__x86_64__)
+void int8_quantize_avx2(const Int8Call& call, int64_t row, int64_t num_rows, Int8Group* panel);
+void int8_tile_avx2(const Int8Call& call, const Int8Tile& tile);
 void int8_quantize_vnni(const Int8Call& call, int64_t row, int64_t num_rows, Int8Group* panel);
 void int8_tile_vnni(const Int8Call& call, const Int8Tile& tile);
 #endif

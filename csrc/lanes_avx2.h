@@ -59,6 +59,16 @@ static inline void store_lanes(BFloat16* to, __m256 value, FirstLanes lanes) {
   for (int i = 0; i < lanes.count; ++i) to[i] = values[i];
 }
 
+// Calls step(lanes) with the lanes of a vector of which `count` elements are left, if any.
+template <typename Step>
+static inline void with_lanes(int64_t count, Step step) {
+  if (count >= 8) {
+    step(AllLanes{});
+  } else if (count > 0) {
+    step(FirstLanes{static_cast<int>(count)});
+  }
+}
+
 // Calls step(i, AllLanes) for each whole vector of a row of `size` elements, then step(i, FirstLanes) for the rest.
 template <typename Step>
 static inline void for_each_vector(int64_t size, Step step) {
@@ -94,12 +104,27 @@ static inline __m256 exp_vector(__m256 x) {
   return scale_by_power(sum, n);
 }
 
+// x / (1 + e^-x). With d = e^-|x| nothing overflows: 1 / (1 + d) for x >= 0, d / (1 + d) below.
+static inline __m256 silu(__m256 x) {
+  const __m256 one = _mm256_set1_ps(1.0f);
+  const __m256 d = exp_vector(_mm256_or_ps(x, _mm256_set1_ps(-0.0f)));
+  const __m256 negative = _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_LT_OQ);
+  return _mm256_mul_ps(x, _mm256_div_ps(_mm256_blendv_ps(one, d, negative), _mm256_add_ps(one, d)));
+}
+
 // Of eight lanes in a fixed order, halving the vector each time.
 template <typename Join>
 static inline float join_lanes(__m256 value, Join join) {
   __m128 lanes = join(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
   lanes = join(lanes, _mm_movehl_ps(lanes, lanes));
   return _mm_cvtss_f32(join(lanes, _mm_movehdup_ps(lanes)));
+}
+
+template <typename Join>
+static inline int32_t join_lanes(__m256i value, Join join) {
+  __m128i lanes = join(_mm256_castsi256_si128(value), _mm256_extracti128_si256(value, 1));
+  lanes = join(lanes, _mm_shuffle_epi32(lanes, 0x4e));
+  return _mm_cvtsi128_si32(join(lanes, _mm_shuffle_epi32(lanes, 0xb1)));
 }
 
 static inline float sum_lanes(__m256 value) {

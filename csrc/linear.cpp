@@ -81,7 +81,7 @@ void linear(const LinearCall& call) {
   if (call.num_rows * call.num_outputs * call.num_inputs < kSerialWork) {
     for (int64_t task = 0; task < num_tasks; ++task) run_task(task);
   } else {
-    run_tasks(num_tasks, run_task);
+    run_ranges(num_tasks, run_task);
   }
 }
 

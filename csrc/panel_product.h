@@ -69,7 +69,7 @@ constexpr int64_t kStreamAhead = 4096;
 
 template <typename Function>
 static inline void run_all(int64_t num_tasks, bool serial, const Function& function) {
-  if (!serial) return run_tasks(num_tasks, function);
+  if (!serial) return run_ranges(num_tasks, function);
   for (int64_t task = 0; task < num_tasks; ++task) function(task);
 }
 
@@ -103,12 +103,9 @@ static inline void multiply_panels(const PanelProduct& product, const Quantize& 
     const int64_t ahead_lines = (group_lines + num_tiles - 1) / num_tiles;
     for (int64_t panel = first_panel; panel < last_panel; ++panel) {
       const uint8_t* weights = product.weight + panel * product.panel_bytes;
-      // After a task, the next ones likely go to the other threads first.
-      const int64_t skipped = panel + 1 < last_panel ? 0 : (num_threads() - 1) * task_panels;
-      const int64_t to_next = (1 + skipped) * product.panel_bytes;
       for (int64_t i = 0; i < num_tiles; ++i) {
         const int64_t row = rows.first_row(first_tile + i);
-        const uint8_t* ahead = weights + (num_tiles == 1 ? kStreamAhead : to_next + i * ahead_lines * 64);
+        const uint8_t* ahead = weights + (num_tiles == 1 ? kStreamAhead : product.panel_bytes + i * ahead_lines * 64);
         tile(PanelTile<Group>{quantized + row * product.num_groups, row, rows.num_rows(first_tile + i), weights,
                               panel * product.columns, ahead, ahead_lines});
       }

@@ -1,5 +1,6 @@
 // Rotary embedding of queries and keys, fused with the write of keys and values into the paged KV cache.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "element_type.h"
@@ -21,20 +22,34 @@ struct RopeCall {
   const int64_t* positions;     // [T]
   void* key_cache;
   void* value_cache;
+  float* key_scales;  // of the 8-bit types
+  float* value_scales;
   const int64_t* slots;  // [T], -1 = not cached
   int64_t num_tokens;
   int head_dim, rotary_dim, page_size;
-  int64_t key_page_stride, value_page_stride;  // elements
+  int64_t key_page_stride, value_page_stride, scale_page_stride;  // elements
   ElementType type, cache_type;
 };
 
-// What an instruction set provides; each works on one head. `rotated` holds head_dim floats, 64-byte aligned.
+// What an instruction set provides.
 struct RopeKernel {
-  // rotated = the head at `from`, its first rotary_dim dimensions turned by the angles of one position.
-  void (*rotate)(const RopeCall& call, const void* from, int rotary_dim, const float* cos_sin, float* rotated);
-  // Rounds head_dim floats to `type` at `to`.
-  void (*convert)(const RopeCall& call, const float* rotated, ElementType type, void* to);
+  // The heads of one token with their first rotary_dim dimensions turned by the angles of its position, rounded to
+  // `type`, fp32 or bf16, at `to`, [head, head_dim].
+  void (*rotate)(const RopeCall& call, const HeadsView& heads, int64_t token, int rotary_dim, ElementType type,
+                 void* to);
+  // One head rounded to `type`, int8 or e4m3, in units of the scale that it returns: its largest magnitude / that of the
+  // type. Values that e4m3 would hold as denormals become zeros.
+  float (*quantize)(const float* head, int head_dim, ElementType type, void* to);
 };
+
+constexpr float kSmallestScale = 1e-30f;      // a head with a smaller one becomes zeros: its inverse would overflow
+constexpr float kSmallestFloat8 = 0x1p-6f;    // that is not a denormal
+constexpr float kLargestFloat8 = 448, kLargestInt8 = 127;
+
+// Where the heads of a token begin.
+static inline const std::byte* heads_at(const RopeCall& call, const HeadsView& heads, int64_t token) {
+  return static_cast<const std::byte*>(heads.data) + token * heads.token_stride * bytes_of(call.type);
+}
 
 extern const RopeKernel kPortableRope;
 #if defined(__x86_64__)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
+import pytest
 import tokenizers
 from starlette.applications import Starlette
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -21,8 +22,10 @@ from pelton.config import EngineConfig
 from pelton.engine.delta import to_delta
 from pelton.engine.protocol import DeltaSink, Health
 from pelton.engine.text import TextStream
+from pelton.http import server
 from pelton.http.app import create_app
-from pelton.http.server import bind, run_server
+from pelton.http.listener import bind
+from pelton.http.server import run_server
 from pelton.model_config import ModelInfo
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.tokenizer import SpecialTokens
@@ -312,3 +315,14 @@ def raw_post(body: dict[str, object]) -> bytes:
     content = json.dumps(body).encode()
     head = f"POST {URL} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     return head.encode() + content
+
+
+def use_small_send_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernel keep little for a client that does not read."""
+    connection_made = server._Protocol.connection_made
+
+    def with_small_buffer(self: server._Protocol, transport: asyncio.Transport) -> None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        connection_made(self, transport)
+
+    monkeypatch.setattr(server._Protocol, "connection_made", with_small_buffer)

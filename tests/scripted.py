@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pelton.config import EngineConfig, resolve
 from pelton.engine.client import AsyncEngine
 from pelton.engine.engine import Engine
+from pelton.engine.messages import Start
 from pelton.engine.process import run
-from pelton.engine.protocol import Start
 from pelton.model_config import ModelInfo
 from pelton.sched.pages import PagePool
 from pelton.sched.scheduler import Scheduler

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 BYTES_BY_DTYPE = {"float32": 4, "bfloat16": 2, "float16": 2}
+_SCALE_BYTES = 4
 
 # What transformers' configuration class of each architecture assumes for a field that config.json leaves out.
 # `head_dim: None` means hidden_size / num_attention_heads, `num_key_value_heads: None` means num_attention_heads.
@@ -127,8 +128,9 @@ class ModelInfo:
         )
 
     def kv_bytes_per_token(self, dtype: str) -> int:
-        """Bytes of keys and values of one token over all layers."""
-        return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim * BYTES_BY_DTYPE[dtype]
+        """Bytes of keys and values of one token over all layers; int8 and fp8 have a scale to each head."""
+        head_bytes = self.head_dim * BYTES_BY_DTYPE[dtype] if dtype in BYTES_BY_DTYPE else self.head_dim + _SCALE_BYTES
+        return 2 * self.num_hidden_layers * self.num_key_value_heads * head_bytes
 
     @property
     def num_parameters(self) -> int:

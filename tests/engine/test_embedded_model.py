@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 
+from instruction_sets import under
 from pelton.engine.engine import Engine
 from pelton.kernels.cpu import extension
 from pelton.layers.context import LayerContext
@@ -30,10 +31,10 @@ CPU = torch.device("cpu")
 PAGE_SIZE = 16
 MAX_MODEL_LEN = 1024
 TOPICS = ["the sea", "prime numbers", "a recipe for bread", "def fibonacci(n):", "Paris", "die Katze", "2 + 2 =", "🫠"]
-DENSE, NATIVE, INT8 = "dense", "native", "int8"
+DENSE, NATIVE, INT8, INT4 = "dense", "native", "int8", "int4"
 # The portable kernels of integer products take minutes for a whole model.
 HAS_VNNI = extension is not None and extension.features()["avx512_vnni"]
-FORMATS = [DENSE, NATIVE, INT8] if HAS_VNNI else [DENSE]
+FORMATS = [DENSE, NATIVE, INT8, INT4] if HAS_VNNI else [DENSE]
 EVERY_FORMAT = pytest.mark.parametrize("harness", FORMATS, indirect=True)
 PROSE = """The lighthouse stood at the end of a long spit of sand, and in winter the sea came over the road twice a day.
 My grandfather kept the lamp for thirty years. He used to say that the work was simple, but that simple work was the
@@ -46,10 +47,10 @@ the time at which the light had been lit. On the last page, in the same small an
 sea was calm, that all the ships had come home, and that he did not know what he should do tomorrow."""
 
 
-def load(files: ModelFiles, context: LayerContext, *, stored: bool) -> LlamaForCausalLM:
+def load(files: ModelFiles, context: LayerContext, weight_format: str) -> LlamaForCausalLM:
     model = build_model(files.info(), context)
-    dtype = context.dtype if context.quantize == "none" else None
-    checkpoint = open_checkpoint(files.path, dtype, stored=stored)
+    source_dtype = context.dtype if context.quantize == "none" else None
+    checkpoint = open_checkpoint(files.path, source_dtype, stored=weight_format == NATIVE)
     load_weights(model, checkpoint, model.tied_names)
     return model
 
@@ -60,9 +61,9 @@ class Harness:
     def __init__(self, files: ModelFiles, dtype: torch.dtype, weight_format: str = DENSE) -> None:
         self.info = files.info()
         self.dtype = dtype
-        quantize = weight_format if weight_format == INT8 else "none"
+        quantize = weight_format if weight_format in (INT8, INT4) else "none"
         self.context = LayerContext(dtype, CPU, MAX_MODEL_LEN, Scratch(CPU), quantize)
-        self.model = load(files, self.context, stored=weight_format == NATIVE)
+        self.model = load(files, self.context, weight_format)
 
     def engine(
         self, *, budget: int = 512, max_running: int = 64, num_pages: int = 1024, caching: bool = False
@@ -132,18 +133,41 @@ def alone(harness: Harness, prompts: list[list[int]]) -> list[list[int]]:
     return [run(harness.engine(), [prompt], 24)[0] for prompt in prompts]
 
 
-def test_greedy_output_equals_transformers_on_the_same_weights(files: ModelFiles, prompts: list[list[int]]) -> None:
-    outputs = run(Harness(files, torch.float32).engine(), prompts, 64)
+@pytest.fixture(scope="module")
+def reference(files: ModelFiles) -> transformers.PreTrainedModel:
     path = Path(files.path)
-    reference = transformers.AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32
-    ).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    return model.eval()
+
+
+def choices(reference: transformers.PreTrainedModel, prompt: list[int], output: list[int]) -> list[int]:
+    """What the reference would choose after the prompt and each beginning of the output.
+
+    If that is the output itself, so is the reference's whole continuation.
+    """
+    with torch.inference_mode():
+        logits = reference(torch.tensor([prompt + output])).logits[0]
+    return logits[len(prompt) - 1 : -1].argmax(-1).tolist()
+
+
+def test_greedy_output_equals_transformers_on_the_same_weights(
+    files: ModelFiles, prompts: list[list[int]], reference: transformers.PreTrainedModel
+) -> None:
+    outputs = run(Harness(files, torch.float32).engine(), prompts, 64)
     for prompt, output in zip(prompts, outputs, strict=True):
-        # If every token is the reference's own choice after the tokens before it, so is the whole continuation.
-        with torch.inference_mode():
-            logits = reference(torch.tensor([prompt + output])).logits[0]
-        assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == output
+        assert output == choices(reference, prompt, output)
         assert len(output) == 64 or output[-1] in files.info().eos_token_ids
+
+
+@under("portable", "avx2")
+def test_greedy_output_equals_transformers_on_machines_without_avx512(
+    instruction_set: str, files: ModelFiles, prompts: list[list[int]], reference: transformers.PreTrainedModel
+) -> None:
+    chosen, length = (prompts[:3], 8) if instruction_set == "portable" else (prompts, 32)
+    outputs = run(Harness(files, torch.float32).engine(), chosen, length, ignore_eos=True)
+    for prompt, output in zip(chosen, outputs, strict=True):
+        assert output == choices(reference, prompt, output)
+        assert len(output) == length
 
 
 @EVERY_FORMAT
@@ -233,7 +257,7 @@ def test_seeded_sampling_is_the_same_in_any_batch(harness: Harness, prompts: lis
 
 
 @pytest.mark.skipif(not HAS_VNNI, reason="needs AVX512-VNNI")
-@pytest.mark.parametrize("weight_format", [NATIVE, INT8])
+@pytest.mark.parametrize("weight_format", [NATIVE, INT8, INT4])
 def test_integer_products_predict_text_as_well_as_dense_ones(files: ModelFiles, weight_format: str) -> None:
     token_ids = files.tokenizer().encode(PROSE)
     assert len(token_ids) > 200

@@ -8,7 +8,7 @@ from formats.gguf_blocks import BLOCK_TYPES, stored
 from formats.rotation import NORM, rotated
 from pelton.formats.gguf import GGUFTensor
 from pelton.formats.int8 import Int8
-from pelton.formats.weight import fuses_gate, multiply, pack
+from pelton.formats.weight import multiply, multiply_gated, pack
 from pelton.kernels.cpu import extension
 
 pytestmark = pytest.mark.skipif(extension is None, reason="needs the CPU kernels")
@@ -122,10 +122,9 @@ def test_the_weight_outlives_its_source_is_aligned_and_wastes_little():
 def test_a_gated_weight_gives_the_gated_product():
     gate, up, x = random(40, 64, seed=1), random(40, 64, seed=2), random(5, 64)
     weight = pack([gate, up], torch.float32, "int8", gated=True)
-    assert fuses_gate(weight)
-    assert not fuses_gate(pack([gate, up], torch.float32, gated=True))
+    assert weight.gated
     expected = torch.nn.functional.silu(x @ gate.T) * (x @ up.T)
-    torch.testing.assert_close(multiply(x, weight, None, torch.empty(5, 40)), expected, rtol=0.05, atol=1.0)
+    torch.testing.assert_close(multiply_gated(x, weight, None, torch.empty(5, 40)), expected, rtol=0.05, atol=1.0)
 
 
 def test_a_product_takes_the_kernel_of_the_weight():

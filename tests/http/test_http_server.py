@@ -6,15 +6,28 @@ import socket
 import stat
 import time
 from dataclasses import replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import pytest
 
 from pelton.config import EngineConfig
 from pelton.http import server
-from pelton.http.server import MAX_HEADER_BYTES, bind
+from pelton.http.listener import bind
+from pelton.http.server import MAX_HEADER_BYTES
 
-from fakes import URL, FakeEngine, Running, free_port, parse_events, raw_connection, raw_post, serving, until
+from fakes import (
+    URL,
+    FakeEngine,
+    Running,
+    free_port,
+    parse_events,
+    raw_connection,
+    raw_post,
+    serving,
+    until,
+    use_small_send_buffers,
+)
 
 
 def test_a_taken_port_is_a_value_error_with_the_fix():
@@ -56,7 +69,9 @@ def test_a_stream_over_the_wire():
     async def scenario(running: Running) -> None:
         events = parse_events(await running.client.post(URL, json={"prompt": "hi", "stream": True}))
         assert "".join(event["choices"][0]["text"] for event in events) == "hello world"
-        assert (await running.client.get("/v1/models")).status_code == 200  # over the same connection
+        models = await running.client.get("/v1/models")  # over the same connection
+        assert models.status_code == 200
+        assert abs(parsedate_to_datetime(models.headers["date"]).timestamp() - time.time()) < 2
 
     assert serving(engine, scenario) == 0
 
@@ -84,8 +99,8 @@ def test_hang_ups_abort_their_requests(stream: bool, num_choices: int):
 
 def test_a_client_that_stops_reading_is_cut_and_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "WRITE_TIMEOUT_SECONDS", 0.3)
+    use_small_send_buffers(monkeypatch)
     engine = FakeEngine(script=lambda prompt_ids, params: [65] * (params.max_tokens or 0), delay=0.002)
-    # Long events fill the kernel's buffers soon.
     body = {"prompt": "hi", "max_tokens": 1900, "stream": True, "logprobs": 20, "request_id": "x" * 256, "n": 8}
 
     async def scenario(running: Running) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pelton.http import server
 from pelton.http.sse import EventTemplate, Outbox
 
-from fakes import URL, Client, FakeEngine, Running, parse_events, raw_post, serving, until
+from fakes import URL, Client, FakeEngine, Running, parse_events, raw_post, serving, until, use_small_send_buffers
 
 TEXT = "hello é wide 🫠 world " * 3
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -50,18 +50,14 @@ def test_our_server_and_any_other_send_the_same_bytes(path: str, body: dict[str,
 
 def test_a_reader_that_pauses_misses_nothing_and_gets_it_in_order(monkeypatch: pytest.MonkeyPatch):
     num_pauses = 0
-    connection_made, pause_writing = server._Protocol.connection_made, server._Protocol.pause_writing
-
-    def with_small_buffer(self: server._Protocol, transport: asyncio.Transport) -> None:
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        connection_made(self, transport)
+    pause_writing = server._Protocol.pause_writing
 
     def counting(self: server._Protocol) -> None:
         nonlocal num_pauses
         num_pauses += 1
         pause_writing(self)
 
-    monkeypatch.setattr(server._Protocol, "connection_made", with_small_buffer)
+    use_small_send_buffers(monkeypatch)
     monkeypatch.setattr(server._Protocol, "pause_writing", counting)
     script = [32 + position % 90 for position in range(400)]
     body = {"prompt": "hi", "max_tokens": 400, "stream": True, "n": 4, "request_id": "x" * 256}

@@ -6,27 +6,30 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pelton.ops.kv import allocate_kv, write_kv
+from pelton.ops.kv import KVCache, allocate_kv
+from pelton.ops.reference_attention import gather_row
+from pelton.ops.rope import write_kv
 
 
 @dataclass(frozen=True, slots=True)
 class PagedBatch:
-    """Rows over a cache whose unused slots are NaN. `keys` and `values` are each row's, [context, K, D]."""
+    """Rows over a cache whose unused slots are NaN, or garbage with NaN for a scale.
+
+    `keys` and `values` are each row's as the cache's type has them, [context, K, D].
+    """
 
     query: Tensor
-    key_cache: Tensor
-    value_cache: Tensor
+    kv: KVCache
     row_starts: Tensor
     context_lens: Tensor
     page_table: Tensor
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
 
-    def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def arguments(self) -> tuple[Tensor, KVCache, Tensor, Tensor, Tensor]:
         return (
             self.query,
-            self.key_cache,
-            self.value_cache,
+            self.kv,
             self.row_starts,
             self.context_lens,
             self.page_table,
@@ -67,9 +70,12 @@ def paged_batch(
     pages = [-(-context // page_size) for _, context in rows]
     num_pages = sum(pages) + 1
     shuffled = torch.randperm(num_pages, generator=torch.Generator().manual_seed(seed + page_size), dtype=torch.int32)
-    key_cache, value_cache = allocate_kv(num_pages, num_kv_heads, page_size, head_dim, cache_dtype, "cpu")
-    key_cache.fill_(torch.nan)
-    value_cache.fill_(torch.nan)
+    kv = allocate_kv(num_pages, num_kv_heads, page_size, head_dim, cache_dtype, "cpu")
+    for part in (kv.keys, kv.values):
+        part.fill_(torch.nan) if kv.key_scales is None else part.view(torch.int8).fill_(0x7F)
+    for scales in (kv.key_scales, kv.value_scales):
+        if scales is not None:
+            scales.fill_(torch.nan)
     page_table = torch.full((len(rows), max(pages)), 2**30, dtype=torch.int32)
     keys, values = [], []
     for row, (_, context) in enumerate(rows):
@@ -77,15 +83,16 @@ def paged_batch(
         key, value = (torch.randn(context, num_kv_heads, head_dim, generator=generator) * magnitude for _ in range(2))
         positions = torch.arange(context)
         slots = page_table[row, positions // page_size].long() * page_size + positions % page_size
-        write_kv(key, value, key_cache, value_cache, slots)
-        keys.append(key.to(cache_dtype))
-        values.append(value.to(cache_dtype))
+        write_kv(key, value, kv, slots)
+        scaled = kv.key_scales is not None
+        as_stored = gather_row(kv, page_table[row], context) if scaled else (key.to(cache_dtype), value.to(cache_dtype))
+        keys.append(as_stored[0])
+        values.append(as_stored[1])
     num_tokens = sum(count for count, _ in rows)
     query = torch.randn(num_tokens, num_heads, head_dim, generator=generator) * magnitude
     return PagedBatch(
         query.to(query_dtype),
-        key_cache,
-        value_cache,
+        kv,
         int32([0] + [count for count, _ in rows]).cumsum(0, dtype=torch.int32),
         int32([context for _, context in rows]),
         page_table,

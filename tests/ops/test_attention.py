@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 import torch
@@ -13,8 +14,17 @@ from pelton.ops.attention import cpu_paged_attention, paged_attention
 from pelton.ops.kv import allocate_kv
 from pelton.ops.reference_attention import reference_paged_attention
 
-BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
+BFLOAT16, FLOAT32, INT8, FLOAT8 = torch.bfloat16, torch.float32, torch.int8, torch.float8_e4m3fn
 MIXED_ROWS = [(37, 100), (1, 1), (1, 16), (1, 17), (1, 700), (3, 260), (150, 150)]
+QUERY_TYPES, CACHE_TYPES = (FLOAT32, BFLOAT16), (FLOAT32, BFLOAT16, INT8, FLOAT8)
+# These kernels round the weights, and the queries over int8, to bf16 or to 16-bit integers.
+OF_BETTER_SETS = (
+    ("avx512_vnni_bf16", BFLOAT16, BFLOAT16),
+    ("avx512_vnni_bf16", BFLOAT16, FLOAT8),
+    ("avx512_vnni_bf16", BFLOAT16, INT8),
+    ("avx512_vnni_bf16", FLOAT32, INT8),
+    ("amx", BFLOAT16, BFLOAT16),
+)
 needs_extension = pytest.mark.skipif(extension is None, reason="the CPU kernels are not built")
 
 
@@ -30,15 +40,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-INSTRUCTION_SETS = "portable", "avx2", "avx512", "amx"  # those with kernels of their own
+INSTRUCTION_SETS = "portable", "avx2", "avx512", "avx512_vnni_bf16", "amx"  # those with kernels of their own
 EACH_INSTRUCTION_SET = under(*INSTRUCTION_SETS)
 
 
 def kernels() -> list[Kernel]:
     """Every kernel of this machine with the types that it takes."""
-    types = [(FLOAT32, FLOAT32), (FLOAT32, BFLOAT16), (BFLOAT16, FLOAT32), (BFLOAT16, BFLOAT16)]
-    every = [(name, *pair) for name in available(*INSTRUCTION_SETS) for pair in types]
-    return [kernel for kernel in every if kernel[0] != "amx" or kernel[1:] == (BFLOAT16, BFLOAT16)]
+    every = [(name, *pair) for name in available(*INSTRUCTION_SETS) for pair in product(QUERY_TYPES, CACHE_TYPES)]
+    return [kernel for kernel in every if kernel in OF_BETTER_SETS or kernel[0] not in ("avx512_vnni_bf16", "amx")]
 
 
 EACH_KERNEL = pytest.mark.parametrize(
@@ -75,12 +84,17 @@ def assert_near(actual: torch.Tensor, expected: torch.Tensor, weight_error: floa
 
 
 def weight_error(instruction_set: str, batch: PagedBatch) -> float:
-    """What rounding the weights to bf16, as AMX does, can change: they add up to 1, each is off by up to 2^-9."""
+    """What rounding of weights can change: they add up to 1, each is off by up to 2^-9 in bf16.
+
+    Over int8, 256 of them are off by up to 2^-16 of the largest, and the query by 2^-15 of its largest element.
+    """
+    if instruction_set not in ("avx512_vnni_bf16", "amx"):
+        return 0.0
     largest = max(values.abs().max().item() for values in batch.values if len(values))
-    return 2**-9 * largest if instruction_set == "amx" else 0.0
+    return largest * (2**-11 if batch.kv.dtype is INT8 else 2**-9)
 
 
-@pytest.mark.parametrize("cache_dtype", [FLOAT32, BFLOAT16])
+@pytest.mark.parametrize("cache_dtype", CACHE_TYPES)
 @pytest.mark.parametrize(("window", "softcap"), [(None, 0.0), (5, 0.0), (300, 0.0), (None, 8.0), (40, 2.0)])
 def test_reference_is_attention(cache_dtype: torch.dtype, window: int | None, softcap: float) -> None:
     batch = paged_batch(MIXED_ROWS, cache_dtype=cache_dtype)
@@ -102,7 +116,9 @@ def test_kernel_is_attention(
 
 @needs_extension
 @EACH_INSTRUCTION_SET
-@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype"), [(FLOAT32, FLOAT32), (BFLOAT16, BFLOAT16), (BFLOAT16, INT8), (BFLOAT16, FLOAT8)]
+)
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads", "head_dim", "page_size"),
     [
@@ -117,7 +133,13 @@ def test_kernel_is_attention(
     ],
 )
 def test_kernel_takes_every_shape(
-    instruction_set: str, dtype: torch.dtype, num_heads: int, num_kv_heads: int, head_dim: int, page_size: int
+    instruction_set: str,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    page_size: int,
 ) -> None:
     batch = paged_batch(
         [(19, 300), (1, 65), (2, 2)],
@@ -126,7 +148,7 @@ def test_kernel_takes_every_shape(
         head_dim=head_dim,
         page_size=page_size,
         query_dtype=dtype,
-        cache_dtype=dtype,
+        cache_dtype=cache_dtype,
     )
     scale = head_dim**-0.5
     actual = attend(batch, scale)
@@ -179,10 +201,11 @@ def chunks(rows: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
 @needs_extension
 @EACH_INSTRUCTION_SET
 @pytest.mark.parametrize("page_size", [32, 64])
-def test_placement_of_pages_changes_nothing(instruction_set: str, page_size: int) -> None:
+@pytest.mark.parametrize("cache_dtype", [BFLOAT16, INT8, FLOAT8])
+def test_placement_of_pages_changes_nothing(instruction_set: str, page_size: int, cache_dtype: torch.dtype) -> None:
     rows = [(50, 270), (1, 33)]
     expected, moved = (
-        paged_batch(rows, page_size=size, query_dtype=BFLOAT16, cache_dtype=BFLOAT16) for size in (16, page_size)
+        paged_batch(rows, page_size=size, query_dtype=BFLOAT16, cache_dtype=cache_dtype) for size in (16, page_size)
     )
     assert torch.equal(moved.keys[0], expected.keys[0])
     assert not torch.equal(moved.page_table[:, :1], expected.page_table[:, :1])
@@ -202,9 +225,9 @@ def test_rows_may_share_pages(instruction_set: str) -> None:
 
 @needs_extension
 @EACH_INSTRUCTION_SET
-@pytest.mark.parametrize("cache_dtype", [FLOAT32, BFLOAT16])
-def test_huge_scores_stay_finite(instruction_set: str, cache_dtype: torch.dtype) -> None:
-    batch = paged_batch([(20, 600), (1, 40)], magnitude=3e4, query_dtype=cache_dtype, cache_dtype=cache_dtype)
+@pytest.mark.parametrize(("query_dtype", "cache_dtype"), [(FLOAT32, FLOAT32), (BFLOAT16, BFLOAT16), (BFLOAT16, INT8)])
+def test_huge_scores_stay_finite(instruction_set: str, query_dtype: torch.dtype, cache_dtype: torch.dtype) -> None:
+    batch = paged_batch([(20, 600), (1, 40)], magnitude=3e4, query_dtype=query_dtype, cache_dtype=cache_dtype)
     actual = attend(batch, 1.0)
     assert actual.isfinite().all()
     torch.testing.assert_close(actual.double(), dense_attention(batch, 1.0, None, 0.0), rtol=2**-8, atol=1.0)
@@ -212,8 +235,9 @@ def test_huge_scores_stay_finite(instruction_set: str, cache_dtype: torch.dtype)
 
 @needs_extension
 @EACH_INSTRUCTION_SET
-def test_not_a_number_is_not_hidden(instruction_set: str) -> None:
-    batch = paged_batch([(1, 40), (1, 40)], query_dtype=BFLOAT16, cache_dtype=BFLOAT16)
+@pytest.mark.parametrize("cache_dtype", [BFLOAT16, INT8, FLOAT8])
+def test_not_a_number_is_not_hidden(instruction_set: str, cache_dtype: torch.dtype) -> None:
+    batch = paged_batch([(1, 40), (1, 40)], query_dtype=BFLOAT16, cache_dtype=cache_dtype)
     batch.query[0, 0, 3] = math.nan
     actual = attend(batch, 1.0)
     assert actual[0, 0].isnan().all()
@@ -228,11 +252,11 @@ def test_not_a_number_is_not_hidden(instruction_set: str) -> None:
 def test_kernel_writes_its_output_alone(instruction_set: str, query_dtype: torch.dtype, head_dim: int) -> None:
     batch = paged_batch([(9, 20), (1, 3)], query_dtype=query_dtype, cache_dtype=query_dtype, head_dim=head_dim)
     guarded = torch.full((12, 6, head_dim), -123.0, dtype=query_dtype)
-    caches = batch.key_cache.clone(), batch.value_cache.clone()
+    caches = batch.kv.keys.clone(), batch.kv.values.clone()
     cpu_paged_attention(*batch.arguments(), 0.125, None, 0.0, out=guarded[1:11])
     assert (guarded[[0, 11]] == -123.0).all()
     assert (guarded[1:11] != -123.0).all()
-    torch.testing.assert_close(caches, (batch.key_cache, batch.value_cache), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(caches, (batch.kv.keys, batch.kv.values), rtol=0, atol=0, equal_nan=True)
 
 
 @needs_extension
@@ -253,9 +277,9 @@ def test_rows_without_tokens_are_skipped() -> None:
 
 
 def test_no_tokens_give_no_output() -> None:
-    caches = allocate_kv(1, 2, 16, 64, FLOAT32, "cpu")
+    kv = allocate_kv(1, 2, 16, 64, FLOAT32, "cpu")
     empty = torch.empty(0, 6, 64)
-    actual = paged_attention(empty, *caches, int32([0]), int32([]), torch.empty(0, 1, dtype=torch.int32), scale=1.0)
+    actual = paged_attention(empty, kv, int32([0]), int32([]), torch.empty(0, 1, dtype=torch.int32), scale=1.0)
     assert actual.shape == (0, 6, 64)
 
 

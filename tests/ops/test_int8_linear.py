@@ -15,7 +15,7 @@ from pelton.ops.int8 import int8_linear
 
 pytestmark = pytest.mark.skipif(extension is None, reason="needs the CPU kernels")
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
-EACH_KERNEL = under("portable", "avx512_vnni_bf16")
+EACH_KERNEL = under("portable", "avx2", "avx512_vnni_bf16")
 GROUP = 64
 NUM_ROWS = (*range(1, 18), 31, 33, 64, 65, 300, 600)
 GUARD = 12345.0
@@ -112,6 +112,15 @@ def test_the_kernels_agree_bit_for_bit(dtype, instruction_set):
         with limited_to("portable"):
             slow = int8_linear(x, weight, bias, out_dtype)
         assert torch.equal(fast.nan_to_num(nan=7e7), slow.nan_to_num(nan=7e7))
+
+
+@EACH_KERNEL
+def test_the_largest_sums_do_not_overflow(instruction_set):
+    largest = torch.from_numpy(rotated(np.ones((1, 128), np.float32)) * NORM**2)  # rotated again, all codes are 127
+    weight = Int8.quantize([largest * torch.tensor([[1.0], [-1.0]]).repeat(20, 1)], FLOAT32)
+    x = torch.cat([largest, -largest])
+    expected = x.double() @ weight.dequantize().double().T
+    torch.testing.assert_close(int8_linear(x, weight).double(), expected, rtol=1e-6, atol=0)
 
 
 @EACH_KERNEL

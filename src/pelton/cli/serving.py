@@ -1,5 +1,6 @@
-"""A server's life: bind the port, start the engine, serve until told to stop."""
+"""A server's life: start the engine, serve until told to stop."""
 
+import gc
 import shlex
 import socket
 import sys
@@ -12,24 +13,29 @@ from pelton.cli.hardware import has_cpu_kernels
 from pelton.cli.sizes import show_bytes
 from pelton.config import EngineConfig
 from pelton.engine.client import AsyncEngine
+from pelton.engine.host import EngineHost
 from pelton.engine.protocol import EngineClient
-from pelton.http.server import bind, run_server
+from pelton.http.server import run_server
 from pelton.http.service import root_model_name
 
 
-def serve(config: EngineConfig) -> int:
+def serve(config: EngineConfig, listener: socket.socket, host: EngineHost, started: float) -> int:
     """Returns the exit code.
 
+    Args:
+        listener: connections made before the model is loaded wait there instead of failing.
+        started: clock time (time.monotonic) that the start counts from.
+
     Raises:
-        ValueError: the address, the model or a setting cannot work.
+        ValueError: the model or a setting cannot work.
     """
-    # Bound before the model loads: a taken port is told at once, and early connections wait instead of failing.
-    listener = bind(config)
-    return uvloop.run(_serve(config, listener, time.monotonic()))
+    return uvloop.run(_serve(config, listener, host, started))
 
 
-async def _serve(config: EngineConfig, listener: socket.socket, started: float) -> int:
-    engine = await AsyncEngine.start(config)
+async def _serve(config: EngineConfig, listener: socket.socket, host: EngineHost, started: float) -> int:
+    engine = await AsyncEngine.start(config, host)
+    gc.freeze()  # what lives now lives on: a collection need not go through it
+    gc.enable()
     try:
         sys.stdout.write(banner(engine, time.monotonic() - started))
         sys.stdout.flush()

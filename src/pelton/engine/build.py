@@ -23,6 +23,7 @@ from pelton.weights.load import load_weights
 logger = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_KV_DTYPES = {**_DTYPES, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 
 def build_engine(config: EngineConfig, info: ModelInfo, path: Path) -> Engine:
@@ -39,14 +40,16 @@ def build_engine(config: EngineConfig, info: ModelInfo, path: Path) -> Engine:
     torch.set_num_threads(chosen(config.num_threads))
     device = torch.device(config.device)
     dtype = _DTYPES[config.dtype]
-    context = LayerContext(dtype, device, max_model_len, Scratch(device), quantize=config.quantize)
+    context = LayerContext(
+        dtype=dtype, device=device, max_model_len=max_model_len, scratch=Scratch(device), quantize=config.quantize
+    )
     with torch.inference_mode():
         model = build_model(info, context)
         source_dtype = dtype if config.quantize == "none" else None
         checkpoint = open_checkpoint(path, source_dtype, stored=config.weight_format == "native")
         load_weights(model, checkpoint, model.tied_names)
     num_pages = chosen(config.kv_cache_memory) // (info.kv_bytes_per_token(config.kv_cache_dtype) * config.page_size)
-    kv = allocate_layers(info, num_pages, config.page_size, _DTYPES[config.kv_cache_dtype], device)
+    kv = allocate_layers(info, num_pages, config.page_size, _KV_DTYPES[config.kv_cache_dtype], device)
     scheduler = Scheduler(
         PagePool(num_pages, config.page_size, secret=os.urandom(16)),
         max_batch_tokens=chosen(config.max_num_batched_tokens),

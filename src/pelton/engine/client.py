@@ -20,7 +20,8 @@ from pelton.engine.delta import to_delta
 from pelton.engine.describe import describe
 from pelton.engine.host import EngineHost, ProcessHost
 from pelton.engine.link import EngineLink
-from pelton.engine.protocol import Abort, Add, DeltaSink, Failed, FromEngine, Health, Outputs, Ready, Start
+from pelton.engine.messages import Abort, Add, Failed, FromEngine, Outputs, Ready, Start
+from pelton.engine.protocol import DeltaSink, Health
 from pelton.engine.text import TextStream
 from pelton.errors import EngineDeadError, RequestError
 from pelton.model_config import ModelInfo
@@ -67,13 +68,16 @@ class AsyncEngine:
         self._supervisor: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, config: EngineConfig) -> Self:
+    async def start(cls, config: EngineConfig, host: EngineHost | None = None) -> Self:
         """Start the engine process, and read the model's description while it imports what it needs.
+
+        Args:
+            host: where the engine runs; a new process by default.
 
         Raises:
             ValueError: the model or a setting cannot work; the message names it and the fix.
         """
-        host = ProcessHost()
+        host = host or ProcessHost()
         connection = host.start()
         try:
             engine = await asyncio.to_thread(cls._describe, config, host)

@@ -25,21 +25,35 @@ class EngineHost(Protocol):
 
 
 class ProcessHost:
-    """Runs `python -m pelton.engine.process`. The process ends when its socket closes, also if this one is killed."""
+    """Runs `python -m pelton.engine`. The process ends when its socket closes, also if this one is killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._launched: socket.socket | None = None
 
-    def start(self) -> socket.socket:
+    def launch(self) -> None:
+        """Start the process ahead of `start`, which then returns the connection to it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            command = [sys.executable, "-m", "pelton.engine.process", str(theirs.fileno())]
-            # After an operation of torch, its OpenMP threads would spin on a core that our own workers need.
-            environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+            command = [sys.executable, "-m", "pelton.engine", str(theirs.fileno())]
+            environment = {
+                # After an operation of torch, its OpenMP threads would spin on a core that our own workers need.
+                "OMP_WAIT_POLICY": "PASSIVE",
+                # torch would go through the metadata of every installed package for devices that we don't use.
+                "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+                **os.environ,
+            }
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment
             )
-        return ours
+        self._launched = ours
+
+    def start(self) -> socket.socket:
+        if self._launched is None:
+            self.launch()
+        connection, self._launched = self._launched, None
+        assert connection is not None
+        return connection
 
     def stop(self, *, at_once: bool = False) -> None:
         if self._process is None:

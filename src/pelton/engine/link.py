@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable
 from typing import Self, cast
 
-from pelton.engine.protocol import Abort, Add, Framing, FromEngine, Start, frame
+from pelton.engine.messages import Abort, Add, Framing, FromEngine, Start, frame
 
 
 class EngineLink(asyncio.Protocol):

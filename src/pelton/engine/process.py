@@ -1,5 +1,6 @@
-"""The engine process: the step loop on one end of a Unix socket. Started as `python -m pelton.engine.process FD`."""
+"""The engine process: the step loop on one end of a Unix socket."""
 
+import gc
 import logging
 import os
 import select
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from pelton.engine.build import build_engine
 from pelton.engine.engine import Engine
-from pelton.engine.protocol import Abort, Add, Failed, Framing, Outputs, Ready, Start, ToEngine, frame
+from pelton.engine.messages import Abort, Add, Failed, Framing, Outputs, Ready, Start, ToEngine, frame
 from pelton.types import Output
 
 logger = logging.getLogger(__name__)
@@ -94,6 +95,8 @@ def run(connection: socket.socket, build: Callable[[Start], Engine]) -> int:
     except (ValueError, OSError, MemoryError) as error:
         connection.sendall(frame(Failed(str(error) or type(error).__name__)))
         return 1
+    gc.freeze()  # or a full collection would stop a step for 0.1 s to find that torch's modules are still there
+    gc.enable()
     connection.sendall(frame(Ready(engine.stats)))
     serve_engine(engine, connection, framing)
     return 0
@@ -123,7 +126,3 @@ def main() -> None:
     # Nothing is left to save, and tearing torch down takes longer than the process is wanted.
     logging.shutdown()
     os._exit(code)
-
-
-if __name__ == "__main__":
-    main()

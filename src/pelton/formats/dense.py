@@ -37,6 +37,11 @@ class Dense:
         return cls(data, (num_outputs, num_inputs), dtype, packed=True)
 
     @property
+    def gated(self) -> bool:
+        """Whether one product gives silu(gate) · up. Never: gate and up are multiplied by side by side."""
+        return False
+
+    @property
     def nbytes(self) -> int:
         """Memory held, padding included."""
         return self.data.nbytes

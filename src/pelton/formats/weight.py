@@ -30,7 +30,7 @@ def pack(
         quantize: "int8" quantizes whatever comes. "int4" does so too, in groups of 32 inputs, but keeps parts that all
             are stored in one type of 4 bits as they are; K that is no multiple of 32 becomes int8. With "none", parts
             that all are stored in one quantized type stay in it; otherwise the weight is dense, in `dtype`.
-        gated: the rows are gate over up, of which the caller wants silu(gate) · up; see `fuses_gate`.
+        gated: the rows are gate over up. Formats that can are packed for `multiply_gated` and have `gated` set then.
 
     Raises:
         ValueError: there are no kernels for `quantize`, or a weight to quantize is not finite.
@@ -53,10 +53,8 @@ def pack(
 def multiply(
     x: torch.Tensor, weight: Weight, bias: torch.Tensor | None, out: torch.Tensor, *, accumulate: bool = False
 ) -> torch.Tensor:
-    """x Wᵀ + b, [T, K] -> [T, N], by the op of the weight's format: written to `out`, or added to what it holds.
-
-    A weight that `fuses_gate` gives silu(gate) · up of these instead, [T, N / 2].
-    """
+    """x Wᵀ + b, [T, K] -> [T, N], by the op of the weight's format: written to `out`, or added to what it holds."""
+    assert not weight.gated, "a gated weight is for multiply_gated"
     if isinstance(weight, GroupedAffine):
         return grouped_linear(x, weight, bias, out=out, accumulate=accumulate)
     if isinstance(weight, Int8):
@@ -64,6 +62,12 @@ def multiply(
     return linear(x, weight, bias, out=out, accumulate=accumulate)
 
 
-def fuses_gate(weight: Weight) -> bool:
-    """Whether `multiply` by this weight, packed with `gated`, gives silu(gate) · up at once, [T, N / 2]."""
-    return not isinstance(weight, Dense) and weight.gated
+def multiply_gated(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None, out: torch.Tensor) -> torch.Tensor:
+    """silu(gate) · up, gate beside up being x Wᵀ + b: [T, K] -> `out` [T, N / 2].
+
+    For a weight whose `gated` is true.
+    """
+    assert not isinstance(weight, Dense) and weight.gated
+    if isinstance(weight, GroupedAffine):
+        return grouped_linear(x, weight, bias, out=out)
+    return int8_linear(x, weight, bias, out=out)

@@ -1,13 +1,14 @@
-"""The socket, and uvicorn on it: drains on the first signal, ends at once on the second."""
+"""uvicorn over a listening socket: drains on the first signal, ends at once on the second."""
 
 import asyncio
 import contextlib
-import errno
 import functools
 import logging
 import signal
 import socket
+import time
 from collections.abc import Generator
+from email.utils import formatdate
 from http import HTTPStatus
 from pathlib import Path
 from typing import cast
@@ -23,67 +24,15 @@ from pelton.http.app import create_app
 from pelton.http.connection import WRITE
 from pelton.http.errors import error_body
 from pelton.http.gate import Lifecycle
+from pelton.http.listener import BACKLOG
 
 logger = logging.getLogger(__name__)
 
-BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 75  # above the idle time of client pools, so that they close first
 WRITE_TIMEOUT_SECONDS = 30.0
 MAX_HEADER_BYTES = 64 * 2**10
 MAX_HEADERS = 256
 _ABORT_SECONDS = 2.0  # for aborted requests to send their last chunk
-
-
-def bind(config: EngineConfig) -> socket.socket:
-    """A listening socket: from here on connections queue, even before anything serves them.
-
-    Raises:
-        ValueError: the address is taken or not ours; names the setting and the fix.
-    """
-    if config.uds is not None:
-        return _bind_unix(config.uds)
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((config.host, config.port))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ValueError(
-                f"port {config.port} is in use; choose another with --port, or stop what holds it"
-            ) from None
-        raise ValueError(
-            f"cannot listen on host {config.host}, port {config.port}: {error.strerror or error}"
-        ) from None
-    listener.setblocking(False)
-    return listener
-
-
-def _bind_unix(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if Path(path).is_socket() and not _accepts(path):
-            Path(path).unlink()  # left behind by a server that was killed
-        listener.bind(path)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ValueError(f"uds {path} is in use; choose another path with --uds, or stop what holds it") from None
-        raise ValueError(f"cannot listen on uds {path}: {error.strerror or error}") from None
-    listener.setblocking(False)
-    return listener
-
-
-def _accepts(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-        return True
 
 
 async def run_server(engine: EngineClient, config: EngineConfig, sock: socket.socket) -> int:
@@ -100,7 +49,7 @@ async def run_server(engine: EngineClient, config: EngineConfig, sock: socket.so
     def on_signal() -> None:
         if draining:
             logger.warning("second signal: ending at once")
-            server.force_exit = server.should_exit = True
+            server.end(at_once=True)
         else:
             lifecycle.draining = True
             draining.append(loop.create_task(_drain(engine, config, lifecycle, server)))
@@ -120,7 +69,7 @@ async def run_server(engine: EngineClient, config: EngineConfig, sock: socket.so
     return 0
 
 
-async def _drain(engine: EngineClient, config: EngineConfig, lifecycle: Lifecycle, server: uvicorn.Server) -> None:
+async def _drain(engine: EngineClient, config: EngineConfig, lifecycle: Lifecycle, server: "_Server") -> None:
     logger.info("draining: %d requests have %g s to end", lifecycle.num_active, config.shutdown_timeout)
     try:
         if not await lifecycle.wait_idle(config.shutdown_timeout):
@@ -128,11 +77,14 @@ async def _drain(engine: EngineClient, config: EngineConfig, lifecycle: Lifecycl
             await engine.abort_all()
             await lifecycle.wait_idle(_ABORT_SECONDS)
     finally:
-        server.should_exit = True
+        server.end()
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handling, which would close the listener before requests are drained."""
+    """uvicorn, but at rest when nothing is asked of it.
+
+    Its signal handling is left out: it would close the listener before requests are drained.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         config = uvicorn.Config(
@@ -150,6 +102,17 @@ class _Server(uvicorn.Server):
             timeout_graceful_shutdown=int(_ABORT_SECONDS),
         )
         super().__init__(config)
+        self._ended = asyncio.Event()
+
+    def end(self, *, at_once: bool = False) -> None:
+        """Stop serving; `at_once` without waiting for connections."""
+        self.force_exit = self.force_exit or at_once
+        self.should_exit = True
+        self._ended.set()
+
+    async def main_loop(self) -> None:
+        # uvicorn's own wakes ten times a second to see whether it should end, and to set the Date header.
+        await self._ended.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -178,6 +141,7 @@ class _Protocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        self.server_state.default_headers = _date_headers(int(time.time()))
         super().on_headers_complete()
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is not None and cycle.scope is self.scope:
@@ -218,3 +182,8 @@ class _Protocol(HttpToolsProtocol):
         if self._write_deadline is not None:
             self._write_deadline.cancel()
             self._write_deadline = None
+
+
+@functools.lru_cache(maxsize=1)
+def _date_headers(unix_seconds: int) -> list[tuple[bytes, bytes]]:
+    return [(b"date", formatdate(unix_seconds, usegmt=True).encode())]

@@ -53,21 +53,17 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, stream: torch.Tensor, batch: Batch, kv: LayerKV) -> None:
         """x [T, D] -> added to the residual stream [T, D], **in place**; this step's keys and values go into `kv`."""
         num_tokens, query_size = x.shape[0], self.num_heads * self.head_dim
-        key_cache, value_cache = kv
         heads = self.qkv_proj(x).view(num_tokens, -1, self.head_dim)
         query, key, value = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             self.q_norm(query)
             self.k_norm(key)
         rotated = self._scratch.empty(num_tokens, query_size, x.dtype).view(num_tokens, -1, self.head_dim)
-        rope_and_cache(
-            query, key, value, self.cos_sin, batch.positions, key_cache, value_cache, batch.slots, out=rotated
-        )
+        rope_and_cache(query, key, value, self.cos_sin, batch.positions, kv, batch.slots, out=rotated)
         mixed = self._scratch.empty(num_tokens, query_size, x.dtype)
         paged_attention(
             rotated,
-            key_cache,
-            value_cache,
+            kv,
             batch.row_starts,
             batch.context_lens,
             batch.page_table,

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 import torch
 
 from pelton.layers.scratch import Scratch
+from pelton.ops.kv import KVCache
 
-LayerKV = tuple[torch.Tensor, torch.Tensor]
+LayerKV = KVCache
 
 
 @dataclass(frozen=True, slots=True)
 class LayerContext:
     """`dtype` is that of activations and dense weights; `max_model_len` bounds positions.
 
-    The residual stream is float32 whatever `dtype` is. `scratch` is where layers put their results.
-    `quantize` is what becomes of weights when they are loaded, as in EngineConfig.
+    The residual stream is float32 whatever `dtype` is. `scratch` is where layers put their results. `quantize` is
+    what becomes of weights when they are loaded, as in EngineConfig.
     """
 
     dtype: torch.dtype

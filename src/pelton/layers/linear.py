@@ -11,7 +11,7 @@ from torch import nn
 
 from pelton.formats.gguf import GGUFTensor
 from pelton.formats.slot import WeightSlot
-from pelton.formats.weight import Weight, fuses_gate, multiply, pack
+from pelton.formats.weight import Weight, multiply, multiply_gated, pack
 from pelton.layers.context import LayerContext
 from pelton.ops.activation import silu_mul
 
@@ -20,8 +20,8 @@ class Linear(nn.Module):
     """y = x Wᵀ + b.
 
     `parts` maps the checkpoint's projection names to their output sizes, in order: fused projections such as
-    {"q_proj": ..., "k_proj": ..., "v_proj": ...} become one product over their concatenated rows. A `gated` one has
-    parts gate and up, and its result is silu(gate) · up.
+    {"q_proj": ..., "k_proj": ..., "v_proj": ...} become one product over their concatenated rows. With `gated` they are
+    a gate and what it lets through, for `forward_gated` alone.
     """
 
     def __init__(
@@ -44,13 +44,17 @@ class Linear(nn.Module):
         self._staged: dict[str, torch.Tensor | GGUFTensor] = {}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, K] -> [T, N], [T, N / 2] if gated, in the dtype of x."""
+        """[T, K] -> [T, N], in the dtype of x."""
         assert self.weight is not None, "forward before the weights are loaded"
-        scratch, num_rows = self._context.scratch, x.shape[0]
-        if fuses_gate(self.weight):
-            return multiply(x, self.weight, self.bias, scratch.empty(num_rows, self.out_features // 2, x.dtype))
-        y = multiply(x, self.weight, self.bias, scratch.empty(num_rows, self.out_features, x.dtype))
-        return silu_mul(y, out=scratch.empty(num_rows, self.out_features // 2, x.dtype)) if self._gated else y
+        return multiply(x, self.weight, self.bias, self._context.scratch.empty(x.shape[0], self.out_features, x.dtype))
+
+    def forward_gated(self, x: torch.Tensor) -> torch.Tensor:
+        """silu(gate) · up, gate beside up being y: [T, K] -> [T, N / 2], in the dtype of x."""
+        assert self.weight is not None, "forward before the weights are loaded"
+        out = self._context.scratch.empty(x.shape[0], self.out_features // 2, x.dtype)
+        if self.weight.gated:
+            return multiply_gated(x, self.weight, self.bias, out)
+        return silu_mul(self.forward(x), out=out)
 
     def add_to(self, stream: torch.Tensor, x: torch.Tensor) -> None:
         """stream [T, N] float32 += y, **in place**, for x [T, K]."""
@@ -75,6 +79,10 @@ class Linear(nn.Module):
         """Pack once every part is here, so that at most one unpacked copy of this layer exists."""
         self._staged[part] = tensor
         if len(self._staged) == len(self.parts):
-            parts = [self._staged[name] for name in self.parts]
-            self.weight = pack(parts, self._context.dtype, self._context.quantize, gated=self._gated)
+            self.weight = pack(
+                [self._staged[name] for name in self.parts],
+                self._context.dtype,
+                self._context.quantize,
+                gated=self._gated,
+            )
             self._staged.clear()

@@ -18,4 +18,4 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: torch.Tensor, stream: torch.Tensor) -> None:
         """x [T, D] -> added to the residual stream [T, D], **in place**."""
-        self.down_proj.add_to(stream, self.gate_up_proj(x))
+        self.down_proj.add_to(stream, self.gate_up_proj.forward_gated(x))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pelton.kernels.cpu import ELEMENT_TYPES, extension
-from pelton.ops.kv import head_strides, runs_on_cpu_kernel
+from pelton.ops.kv import CACHE_TYPES, KVCache, head_strides, runs_on_cpu_kernel
 from pelton.ops.reference_attention import reference_paged_attention
 
 _NO_WINDOW = 2**30  # csrc/attention.h
@@ -15,8 +15,7 @@ _NO_WINDOW = 2**30  # csrc/attention.h
 
 def paged_attention(
     query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    kv: KVCache,
     row_starts: Tensor,
     context_lens: Tensor,
     page_table: Tensor,
@@ -33,8 +32,7 @@ def paged_attention(
 
     Args:
         query: [T, H, D], fp32 or bf16, any strides over T and H, none over D.
-        key_cache: [P, K, D / x, S, x], see ops/kv.py; fp32 or bf16, whatever the query is.
-        value_cache: [P, K, S, D].
+        kv: see ops/kv.py; of any type, whatever the query is.
         row_starts: [R + 1] int32.
         context_lens: [R] int32, keys visible to the row's last token.
         page_table: [R, max_pages] int32, each row's pages in order of position; entries past its context are ignored.
@@ -46,20 +44,15 @@ def paged_attention(
     Returns:
         [T, H, D] of the query's type, contiguous; `out` where it is given.
     """
-    if runs_on_cpu_kernel(query, value_cache):
-        return cpu_paged_attention(
-            query, key_cache, value_cache, row_starts, context_lens, page_table, scale, window, softcap, out=out
-        )
-    mixed = reference_paged_attention(
-        query, key_cache, value_cache, row_starts, context_lens, page_table, scale, window, softcap
-    )
+    if runs_on_cpu_kernel(query, kv):
+        return cpu_paged_attention(query, kv, row_starts, context_lens, page_table, scale, window, softcap, out=out)
+    mixed = reference_paged_attention(query, kv, row_starts, context_lens, page_table, scale, window, softcap)
     return mixed if out is None else out.copy_(mixed)
 
 
 def cpu_paged_attention(
     query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    kv: KVCache,
     row_starts: Tensor,
     context_lens: Tensor,
     page_table: Tensor,
@@ -72,7 +65,6 @@ def cpu_paged_attention(
     """`paged_attention` in csrc."""
     assert extension is not None
     num_tokens, num_heads, head_dim = query.shape
-    _, num_kv_heads, page_size, _ = value_cache.shape
     row_stride, entry_stride = page_table.stride()
     assert entry_stride == 1
     if out is None:
@@ -80,22 +72,20 @@ def cpu_paged_attention(
     extension.paged_attention(
         query.data_ptr(),
         out.data_ptr(),
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
+        *kv.addresses(),
         row_starts.data_ptr(),
         context_lens.data_ptr(),
         page_table.data_ptr(),
         context_lens.shape[0],
         num_heads,
-        num_kv_heads,
+        kv.num_kv_heads,
         head_dim,
-        page_size,
+        kv.page_size,
         row_stride,
         *head_strides(query),
-        key_cache.stride(0),
-        value_cache.stride(0),
+        *kv.page_strides(),
         ELEMENT_TYPES[query.dtype],
-        ELEMENT_TYPES[key_cache.dtype],
+        CACHE_TYPES[kv.dtype],
         scale,
         softcap,
         _NO_WINDOW if window is None else min(window, _NO_WINDOW),

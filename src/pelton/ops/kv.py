@@ -1,67 +1,101 @@
-"""The paged KV cache of one layer: its layout, its allocation, and writing new tokens into it.
+"""The paged KV cache of one layer: its layout and its types.
 
 T tokens, K KV heads, D head size, P pages, S tokens of a page, x = 4 bytes in elements.
 
-    key_cache    [P, K, D / x, S, x]   transposed inside a page: the same x dimensions of 16 keys fill one vector
-    value_cache  [P, K, S, D]
+    keys          [P, K, D / x, S, x]   transposed inside a page: the same x dimensions of 16 keys fill one vector
+    values        [P, K, S / x, D, x]   x keys side by side, so that 16 dimensions of x values fill one vector
+    key_scales    [P, K, S] fp32        of the 8-bit types: an element stands for itself times the scale of its token
+    value_scales  [P, K, S] fp32        and head, which is their largest magnitude / the largest one of the type
 
-A token's *slot* is page * S + offset; slot -1 writes nothing. The page stride is free, the rest is contiguous.
+A page is one piece of memory: the keys of all heads, the values, then the scales. A token's *slot* is page * S +
+offset; slot -1 writes nothing. The page stride is free, the rest is contiguous.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pelton.kernels.cpu import ELEMENT_TYPES, extension
-from pelton.ops.reference_attention import reference_write_kv
+
+# The largest magnitude of the types that are stored with a scale.
+LARGEST_SCALED = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+CACHE_TYPES = {**ELEMENT_TYPES, torch.int8: 2, torch.float8_e4m3fn: 3}  # csrc/element_type.h
+SCALE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class KVCache:
+    """One layer's cache; the file's docstring has the shapes. Scales are there for 8-bit types only."""
+
+    keys: Tensor
+    values: Tensor
+    key_scales: Tensor | None = None
+    value_scales: Tensor | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.keys.dtype
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def page_size(self) -> int:
+        return self.keys.shape[3]
+
+    @property
+    def head_dim(self) -> int:
+        return self.values.shape[3]
+
+    def addresses(self) -> tuple[int, int, int, int]:
+        """Of keys, values and their scales; 0 where there are none."""
+        scales = (self.key_scales, self.value_scales)
+        return (
+            self.keys.data_ptr(),
+            self.values.data_ptr(),
+            *(0 if part is None else part.data_ptr() for part in scales),
+        )
+
+    def page_strides(self) -> tuple[int, int, int]:
+        """Of keys, values and scales, in elements."""
+        if self.key_scales is None or self.value_scales is None:
+            return self.keys.stride(0), self.values.stride(0), 0
+        assert self.key_scales.stride(0) == self.value_scales.stride(0)
+        return self.keys.stride(0), self.values.stride(0), self.key_scales.stride(0)
+
+
+def page_bytes(num_kv_heads: int, page_size: int, head_dim: int, dtype: torch.dtype) -> int:
+    """Memory of one page of one layer."""
+    return 2 * num_kv_heads * page_size * (head_dim * dtype.itemsize + (SCALE_BYTES if dtype in LARGEST_SCALED else 0))
+
+
+def view_kv(memory: Tensor, num_kv_heads: int, page_size: int, head_dim: int, dtype: torch.dtype) -> KVCache:
+    """The cache of one layer in `memory`, uint8, `page_bytes` a page.
+
+    `head_dim` and `page_size` must be multiples of x.
+    """
+    x = 4 // dtype.itemsize
+    pages = memory.view(-1, page_bytes(num_kv_heads, page_size, head_dim, dtype))
+    part_bytes = num_kv_heads * page_size * head_dim * dtype.itemsize
+    keys, values = (
+        pages[:, begin : begin + part_bytes].view(dtype).unflatten(1, (num_kv_heads, *shape))
+        for begin, shape in ((0, (head_dim // x, page_size, x)), (part_bytes, (page_size // x, head_dim, x)))
+    )
+    if dtype not in LARGEST_SCALED:
+        return KVCache(keys, values)
+    scales = pages[:, 2 * part_bytes :].view(torch.float32).unflatten(1, (2, num_kv_heads, page_size))
+    return KVCache(keys, values, scales[:, 0], scales[:, 1])
 
 
 def allocate_kv(
     num_pages: int, num_kv_heads: int, page_size: int, head_dim: int, dtype: torch.dtype, device: torch.device | str
-) -> tuple[Tensor, Tensor]:
-    """Uninitialized key and value cache of one layer. `head_dim` must be even for 16-bit types."""
-    x = 4 // dtype.itemsize
-    keys = torch.empty(num_pages, num_kv_heads, head_dim // x, page_size, x, dtype=dtype, device=device)
-    values = torch.empty(num_pages, num_kv_heads, page_size, head_dim, dtype=dtype, device=device)
-    return keys, values
-
-
-def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
-    """Store the keys and values of new tokens.
-
-    Args:
-        key: [T, K, D], fp32 or bf16, any strides over T and K, none over D; converted to the cache's type.
-        value: like `key`.
-        key_cache: [P, K, D / x, S, x].
-        value_cache: [P, K, S, D].
-        slots: [T] int64; -1 writes nothing. No two tokens share a slot.
-    """
-    if runs_on_cpu_kernel(key, value_cache):
-        cpu_write_kv(key, value, key_cache, value_cache, slots)
-    else:
-        reference_write_kv(key, value, key_cache, value_cache, slots)
-
-
-def cpu_write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
-    """`write_kv` in csrc."""
-    assert extension is not None
-    num_tokens, num_kv_heads, head_dim = key.shape
-    extension.write_kv(
-        key.data_ptr(),
-        value.data_ptr(),
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
-        slots.data_ptr(),
-        num_tokens,
-        num_kv_heads,
-        head_dim,
-        value_cache.shape[2],
-        *head_strides(key),
-        *head_strides(value),
-        key_cache.stride(0),
-        value_cache.stride(0),
-        ELEMENT_TYPES[key.dtype],
-        ELEMENT_TYPES[key_cache.dtype],
-    )
+) -> KVCache:
+    """Uninitialized cache of one layer; see `view_kv`."""
+    num_bytes = num_pages * page_bytes(num_kv_heads, page_size, head_dim, dtype)
+    memory = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+    return view_kv(memory, num_kv_heads, page_size, head_dim, dtype)
 
 
 def head_strides(heads: Tensor) -> tuple[int, int]:
@@ -71,14 +105,13 @@ def head_strides(heads: Tensor) -> tuple[int, int]:
     return token_stride, head_stride
 
 
-def runs_on_cpu_kernel(heads: Tensor, value_cache: Tensor) -> bool:
+def runs_on_cpu_kernel(heads: Tensor, kv: KVCache) -> bool:
     """Whether the kernels of csrc take these [T, heads, D] tokens with this cache."""
-    _, _, page_size, head_dim = value_cache.shape
     return (
         extension is not None
-        and value_cache.is_cpu
+        and kv.values.is_cpu
         and heads.dtype in ELEMENT_TYPES
-        and value_cache.dtype in ELEMENT_TYPES
-        and head_dim % 16 == 0
-        and page_size % 16 == 0
+        and kv.dtype in CACHE_TYPES
+        and kv.head_dim % 16 == 0
+        and kv.page_size % 16 == 0
     )

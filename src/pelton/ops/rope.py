@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from pelton.kernels.cpu import ELEMENT_TYPES, extension
-from pelton.ops.kv import head_strides, runs_on_cpu_kernel
-from pelton.ops.reference_attention import reference_rope_and_cache
+from pelton.ops.kv import CACHE_TYPES, KVCache, head_strides, runs_on_cpu_kernel
+from pelton.ops.reference_attention import reference_rope_and_cache, reference_write_kv
 
 
 def rope_and_cache(
@@ -17,8 +17,7 @@ def rope_and_cache(
     value: Tensor,
     cos_sin: Tensor,
     positions: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    kv: KVCache,
     slots: Tensor,
     *,
     out: Tensor | None = None,
@@ -32,17 +31,16 @@ def rope_and_cache(
         query: [T, H, D], fp32 or bf16; key: [T, K, D] and value: [T, K, D] of the same type.
         cos_sin: [max_position, rotary_dim] fp32: cosines in the first half of a row, sines in the second.
         positions: [T] int64.
-        key_cache: see ops/kv.py; gets the rotated keys.
-        value_cache: see ops/kv.py.
+        kv: gets the rotated keys and the values, as `write_kv` stores them.
         slots: [T] int64; -1 caches nothing.
         out: [T, H, D] contiguous, of the query's type, to write to; a new tensor by default.
 
     Returns:
         The rotated query, [T, H, D], contiguous; `out` where it is given.
     """
-    if runs_on_cpu_kernel(query, value_cache):
-        return cpu_rope_and_cache(query, key, value, cos_sin, positions, key_cache, value_cache, slots, out=out)
-    rotated = reference_rope_and_cache(query, key, value, cos_sin, positions, key_cache, value_cache, slots)
+    if runs_on_cpu_kernel(query, kv):
+        return cpu_rope_and_cache(query, key, value, cos_sin, positions, kv, slots, out=out)
+    rotated = reference_rope_and_cache(query, key, value, cos_sin, positions, kv, slots)
     return rotated if out is None else out.copy_(rotated)
 
 
@@ -52,8 +50,7 @@ def cpu_rope_and_cache(
     value: Tensor,
     cos_sin: Tensor,
     positions: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    kv: KVCache,
     slots: Tensor,
     *,
     out: Tensor | None = None,
@@ -73,21 +70,56 @@ def cpu_rope_and_cache(
         out.data_ptr(),
         cos_sin.data_ptr(),
         positions.data_ptr(),
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
+        *kv.addresses(),
         slots.data_ptr(),
         num_tokens,
         num_heads,
         key.shape[1],
         head_dim,
         cos_sin.shape[1],
-        value_cache.shape[2],
+        kv.page_size,
         *head_strides(query),
         *head_strides(key),
         *head_strides(value),
-        key_cache.stride(0),
-        value_cache.stride(0),
+        *kv.page_strides(),
         ELEMENT_TYPES[query.dtype],
-        ELEMENT_TYPES[key_cache.dtype],
+        CACHE_TYPES[kv.dtype],
     )
     return out
+
+
+def write_kv(key: Tensor, value: Tensor, kv: KVCache, slots: Tensor) -> None:
+    """Store the keys and values of new tokens.
+
+    Args:
+        key: [T, K, D], fp32 or bf16, any strides over T and K, none over D. Converted to the cache's type; 8-bit types
+            are rounded after division by the scale, and e4m3 has zeros in place of denormals, below 2^-6.
+        value: like `key`.
+        kv: see ops/kv.py.
+        slots: [T] int64; -1 writes nothing. No two tokens share a slot.
+    """
+    if runs_on_cpu_kernel(key, kv):
+        cpu_write_kv(key, value, kv, slots)
+    else:
+        reference_write_kv(key, value, kv, slots)
+
+
+def cpu_write_kv(key: Tensor, value: Tensor, kv: KVCache, slots: Tensor) -> None:
+    """`write_kv` in csrc."""
+    assert extension is not None
+    num_tokens, num_kv_heads, head_dim = key.shape
+    extension.write_kv(
+        key.data_ptr(),
+        value.data_ptr(),
+        *kv.addresses(),
+        slots.data_ptr(),
+        num_tokens,
+        num_kv_heads,
+        head_dim,
+        kv.page_size,
+        *head_strides(key),
+        *head_strides(value),
+        *kv.page_strides(),
+        ELEMENT_TYPES[key.dtype],
+        CACHE_TYPES[kv.dtype],
+    )

@@ -47,9 +47,10 @@ class Request:
     @property
     def num_missing(self) -> int:
         """Positions that exist and are not computed: 1 while decoding."""
-        return self.num_total - self.num_computed
+        return len(self.token_ids) + self.num_pending - self.num_computed
 
     @property
     def wants_step(self) -> bool:
-        has_sampled_all = self.num_total - self.num_prompt >= self.max_tokens
-        return self.finish_reason is None and self.num_missing > 0 and not has_sampled_all
+        """Whether there is a position to compute and an output left to sample."""
+        num_total = len(self.token_ids) + self.num_pending
+        return self.num_computed < num_total < self.num_prompt + self.max_tokens

@@ -96,12 +96,11 @@ class Scheduler:
         decode_rows: list[Row] = []
         prefill_rows: list[Row] = []
         new: list[NewRequest] = []
-        for is_decode, rows in ((True, decode_rows), (False, prefill_rows)):
-            for request in list(self._running):
+        decoding, prefilling = self._split_running()
+        for requests, rows in ((decoding, decode_rows), (prefilling, prefill_rows)):
+            for request in requests:
                 if budget == 0:
                     break
-                if not request.wants_step or request.id in planned or (request.num_missing == 1) is not is_decode:
-                    continue
                 # A preemption for an earlier row may have taken this one off the running list.
                 if request.pages and self._grow(request, budget, planned):
                     budget -= self._emit(request, budget, rows, new, planned)
@@ -162,6 +161,15 @@ class Scheduler:
             assert request.num_computed <= len(request.pages) * self._pool.page_size
         assert all(not request.pages for request in self._waiting)
 
+    def _split_running(self) -> tuple[list[Request], list[Request]]:
+        """The running requests that have something to compute: one position, and more."""
+        decoding: list[Request] = []
+        prefilling: list[Request] = []
+        for request in self._running:
+            if request.wants_step:
+                (decoding if request.num_missing == 1 else prefilling).append(request)
+        return decoding, prefilling
+
     def _admit(self, request: Request) -> bool:
         """Match the prefix and take its pages if the whole request as it stands fits, with head-room.
 
@@ -187,7 +195,9 @@ class Scheduler:
     def _grow(self, request: Request, budget: int, planned: set[int], *, may_preempt: bool = True) -> bool:
         """Give the request the pages of its next chunk, preempting later ones if need be."""
         end = request.num_computed + min(budget, request.num_missing)
-        needed = max(self._pool.pages_for(end) - len(request.pages), 0)
+        needed = self._pool.pages_for(end) - len(request.pages)
+        if needed <= 0:
+            return True
         pages = self._pool.alloc(needed)
         while pages is None:
             if not may_preempt or not self._preempt_one(request, planned):
@@ -197,8 +207,9 @@ class Scheduler:
         return True
 
     def _emit(self, request: Request, budget: int, rows: list[Row], new: list[NewRequest], planned: set[int]) -> int:
-        num_tokens = min(budget, request.num_missing)
-        sample = num_tokens == request.num_missing
+        num_missing = request.num_missing
+        num_tokens = min(budget, num_missing)
+        sample = num_tokens == num_missing
         rows.append(Row(request.id, request.num_computed, num_tokens, request.pages, sample))
         if not request.is_announced:
             request.is_announced = True
@@ -238,10 +249,11 @@ class Scheduler:
 
     def _publish(self, request: Request, num_computed: int) -> None:
         """Enter the pages that are full, computed and committed into the prefix index."""
-        num_known = min(num_computed, len(request.token_ids))
-        num_full = num_known // self._pool.page_size
-        if not self._enable_prefix_caching or num_full <= request.num_published:
+        size = self._pool.page_size
+        if num_computed < (request.num_published + 1) * size or not self._enable_prefix_caching:
             return
+        num_known = min(num_computed, len(request.token_ids))
+        num_full = num_known // size
         self._extend_keys(request, num_known)
         for page in range(request.num_published, num_full):
             self._pool.publish(request.pages[page], request.page_keys[page])

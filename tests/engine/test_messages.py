@@ -3,7 +3,7 @@
 import random
 
 from pelton.config import EngineConfig
-from pelton.engine.protocol import Abort, Add, Framing, Start, ToEngine, frame
+from pelton.engine.messages import Abort, Add, Framing, Start, ToEngine, frame
 from pelton.model_config import ModelInfo
 from pelton.types import SamplingParams
 
