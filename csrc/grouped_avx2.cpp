@@ -125,18 +125,22 @@ using GroupedPasses = PassTable<GroupedCall, GroupedTile>;
 template <GroupedKind kKind>
 constexpr GroupedPasses kPasses{{run_pass<kKind, 1>, run_pass<kKind, 2>, run_pass<kKind, 3>, run_pass<kKind, 4>}};
 
+template <typename X>
+void quantize_row(const GroupedCall& call, const X* x, GroupedRows* groups, int64_t stride) {
+  const int32_t offset = grouped_offset(call.kind);
+  if (call.rotated) return quantize_row_vectors<true>(x, call.num_inputs, offset, groups, stride);
+  return quantize_row_vectors<false>(x, call.num_inputs, offset, groups, stride);
+}
+
 }  // namespace
 
 void grouped_quantize_avx2(const GroupedCall& call, int64_t row, int64_t num_rows, GroupedRows* panel) {
-  const int32_t offset = grouped_offset(call.kind);
   for (int64_t r = 0; r < num_rows; ++r) {
     const int64_t at = (row + r) * call.x_stride;
     if (call.x_type == ElementType::kBFloat16) {
-      const auto* x = static_cast<const BFloat16*>(call.x) + at;
-      quantize_row_vectors<false>(x, call.num_inputs, offset, panel + r, num_rows);
+      quantize_row(call, static_cast<const BFloat16*>(call.x) + at, panel + r, num_rows);
     } else {
-      const auto* x = static_cast<const float*>(call.x) + at;
-      quantize_row_vectors<false>(x, call.num_inputs, offset, panel + r, num_rows);
+      quantize_row(call, static_cast<const float*>(call.x) + at, panel + r, num_rows);
     }
   }
 }

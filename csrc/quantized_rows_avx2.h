@@ -28,7 +28,7 @@ static inline void rotate(__m256 (&block)[8]) {
 
 // As quantize_group_scalar.
 template <typename Group>
-static inline void quantize_group(const __m256* values, int32_t offset, Group* group) {
+static inline void quantize_group(const __m256* values, float norm, int32_t offset, Group* group) {
   constexpr int kVectors = static_cast<int>(Group::kSize / 8);
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   __m256i bits = _mm256_setzero_si256();
@@ -52,7 +52,7 @@ static inline void quantize_group(const __m256* values, int32_t offset, Group* g
     _mm_storel_epi64(reinterpret_cast<__m128i*>(group->q + v * 8), _mm_packs_epi16(words, words));
   }
   const int32_t sum = join_lanes(sums, [](__m128i a, __m128i b) { return _mm_add_epi32(a, b); });
-  group->scale = largest * (1.0f / 127.0f);
+  group->scale = largest * (norm / 127.0f);
   group->scaled_sum = group->scale * static_cast<float>(sum);
   group->start = -offset * sum;
 }
@@ -74,7 +74,9 @@ static inline void quantize_row_vectors(const X* x, int64_t num_inputs, int32_t 
       }
     }
     if constexpr (kRotated) rotate(block);
-    for (int v = 0; v < kVectors; v += kGroupVectors, groups += stride) quantize_group(block + v, offset, groups);
+    for (int v = 0; v < kVectors; v += kGroupVectors, groups += stride) {
+      quantize_group(block + v, kRotated ? kRotationNorm : 1.0f, offset, groups);
+    }
   }
 }
 

@@ -31,10 +31,10 @@ CPU = torch.device("cpu")
 PAGE_SIZE = 16
 MAX_MODEL_LEN = 1024
 TOPICS = ["the sea", "prime numbers", "a recipe for bread", "def fibonacci(n):", "Paris", "die Katze", "2 + 2 =", "🫠"]
-DENSE, NATIVE, INT8 = "dense", "native", "int8"
+DENSE, NATIVE, INT8, INT4 = "dense", "native", "int8", "int4"
 # The portable kernels of integer products take minutes for a whole model.
 HAS_VNNI = extension is not None and extension.features()["avx512_vnni"]
-FORMATS = [DENSE, NATIVE, INT8] if HAS_VNNI else [DENSE]
+FORMATS = [DENSE, NATIVE, INT8, INT4] if HAS_VNNI else [DENSE]
 EVERY_FORMAT = pytest.mark.parametrize("harness", FORMATS, indirect=True)
 PROSE = """The lighthouse stood at the end of a long spit of sand, and in winter the sea came over the road twice a day.
 My grandfather kept the lamp for thirty years. He used to say that the work was simple, but that simple work was the
@@ -61,7 +61,7 @@ class Harness:
     def __init__(self, files: ModelFiles, dtype: torch.dtype, weight_format: str = DENSE) -> None:
         self.info = files.info()
         self.dtype = dtype
-        quantize = weight_format if weight_format == INT8 else "none"
+        quantize = weight_format if weight_format in (INT8, INT4) else "none"
         self.context = LayerContext(dtype, CPU, MAX_MODEL_LEN, Scratch(CPU), quantize)
         self.model = load(files, self.context, weight_format)
 
@@ -257,7 +257,7 @@ def test_seeded_sampling_is_the_same_in_any_batch(harness: Harness, prompts: lis
 
 
 @pytest.mark.skipif(not HAS_VNNI, reason="needs AVX512-VNNI")
-@pytest.mark.parametrize("weight_format", [NATIVE, INT8])
+@pytest.mark.parametrize("weight_format", [NATIVE, INT8, INT4])
 def test_integer_products_predict_text_as_well_as_dense_ones(files: ModelFiles, weight_format: str) -> None:
     token_ids = files.tokenizer().encode(PROSE)
     assert len(token_ids) > 200

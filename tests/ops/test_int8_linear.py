@@ -116,7 +116,7 @@ def test_the_kernels_agree_bit_for_bit(dtype, instruction_set):
 
 @EACH_KERNEL
 def test_the_largest_sums_do_not_overflow(instruction_set):
-    largest = torch.from_numpy(rotated(np.ones((1, 128), np.float32))) / GAIN  # rotated again, all codes are 127
+    largest = torch.from_numpy(rotated(np.ones((1, 128), np.float32)) * NORM**2)  # rotated again, all codes are 127
     weight = Int8.quantize([largest * torch.tensor([[1.0], [-1.0]]).repeat(20, 1)], FLOAT32)
     x = torch.cat([largest, -largest])
     expected = x.double() @ weight.dequantize().double().T
