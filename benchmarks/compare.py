@@ -4,7 +4,7 @@ Engines run in turn, never two at once, and every round runs all of them, so tha
 alike. Prints markdown tables of medians and writes all numbers as JSON.
 
     python benchmarks/compare.py --install      # once; `make bench-peers` does this and a full comparison
-    python benchmarks/compare.py --engines pelton vllm-w8a8 --clients 64 --rounds 1 --models smollm2-135m
+    python benchmarks/compare.py --engines pelton,vllm-w8a8 --clients 64 --rounds 1 --models smollm2-135m
     python benchmarks/compare.py --pelton-config "dense=" --pelton-config "int8=--quantize int8"
 """
 
@@ -21,11 +21,18 @@ from peers.install import check_llama, install_all
 from peers.limits import Limits
 from peers.measure import Workload, measure
 from peers.report import Row, limits_table, markdown, summarize_rows
-from peers.server import MissingPeerError
 
 from pelton.cli.hardware import probe_machine
 
 DEFAULT_ENGINES = ["pelton", "vllm-w8a8", "vllm-bf16", "llama-q4_0", "llama-q8_0", "openvino-q8_0"]
+
+
+def words(text: str) -> list[str]:
+    return text.split(",")
+
+
+def numbers(text: str) -> list[int]:
+    return [int(word) for word in words(text)]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -34,13 +41,12 @@ def parse_arguments() -> argparse.Namespace:
         "--install", action="store_true", help="install the peers and write the models, measure nothing"
     )
     parser.add_argument("--cache", type=Path, default=Path(".cache/peers"), help="peers, models and logs; %(default)s")
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS, metavar="MODEL")
+    parser.add_argument("--models", type=words, default=list(MODELS), help=f"of {','.join(MODELS)}")
     parser.add_argument(
         "--engines",
-        nargs="+",
+        type=words,
         default=DEFAULT_ENGINES,
-        metavar="ENGINE",
-        help="names, or beginnings of names up to a hyphen (pelton, vllm, llama, openvino)",
+        help=f"names, or their beginnings up to a hyphen (pelton,vllm,llama,openvino); {','.join(DEFAULT_ENGINES)}",
     )
     parser.add_argument(
         "--pelton-config",
@@ -51,9 +57,9 @@ def parse_arguments() -> argparse.Namespace:
         "the flags stand for that form of the model",
     )
     parser.add_argument("--pelton", type=Path, default=Path(sys.executable).with_name("pelton"), help="the program")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--clients", type=numbers, default=[1, 8, 64], help="how many at once; 1,8,64")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, nargs="+", help="requests for each of --clients; 6, 24 and 128")
+    parser.add_argument("--requests", type=numbers, help="requests for each of --clients; 6,24,128")
     parser.add_argument("--input-len", type=int, default=256, help="words of a prompt")
     parser.add_argument("--output-len", type=int, default=128, help="tokens of an answer")
     parser.add_argument("--kv-gib", type=int, default=2, help="KV cache of every engine")
@@ -61,6 +67,8 @@ def parse_arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.requests is not None and len(args.requests) != len(args.clients):
         parser.error("--requests needs as many numbers as --clients")
+    if unknown := set(args.models) - set(MODELS):
+        parser.error(f"--models: unknown {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
     return args
 
 
@@ -70,9 +78,19 @@ def default_requests(clients: int) -> int:
 
 
 def engines_of(shape: ModelShape, setup: Setup, args: argparse.Namespace) -> list[Engine]:
+    """Those chosen, Pelton's first.
+
+    Raises:
+        ValueError: one is unknown or not installed.
+    """
     configurations = [parse_pelton_config(text) for text in args.pelton_config] or [("dense", [])]
     own = [pelton(shape, setup, name, flags) for name, flags in configurations]
-    return select([*own, *peers(shape, setup)], args.engines)
+    engines = select([*own, *peers(shape, setup)], args.engines)
+    missing = [f"{engine.name}: {path}" for engine in engines for path in engine.needs if not path.exists()]
+    if missing:
+        lines = "\n".join(missing)
+        raise ValueError(f"not installed; run `make bench-peers`, or choose others with --engines:\n{lines}")
+    return engines
 
 
 def install(cache: Path) -> None:
@@ -89,12 +107,11 @@ def compare(args: argparse.Namespace) -> dict[str, object]:
     workload = Workload(
         requests=dict(zip(args.clients, requests, strict=True)), input_len=args.input_len, output_len=args.output_len
     )
+    tables = {name: [Row(engine) for engine in engines_of(MODELS[name], setup, args)] for name in args.models}
     limits = Limits(setup.cache, setup.num_threads)
     limits.compile()
-    tables: dict[str, list[Row]] = {}
-    for name in args.models:
+    for name, rows in tables.items():
         shape = MODELS[name]
-        tables[name] = rows = [Row(engine) for engine in engines_of(shape, setup, args)]
         for index in range(args.rounds):
             limits.sample()
             for row in rows:
@@ -113,11 +130,11 @@ def compare(args: argparse.Namespace) -> dict[str, object]:
 
 
 def run_once(row: Row, workload: Workload, index: int, logs: Path) -> None:
-    """One round of one engine. An engine that is missing or fails is reported and leaves the others their turn."""
+    """One round of one engine. One that fails is reported and leaves the others their turn."""
     begun = time.perf_counter()
     try:
         result = measure(row.engine, workload, index, logs)
-    except (MissingPeerError, RuntimeError) as error:
+    except RuntimeError as error:
         print(f"{row.engine.name}: {error}", file=sys.stderr)
         return
     row.rounds.append(result)
@@ -133,11 +150,11 @@ def main() -> None:
         install(args.cache)
         return
     try:
-        numbers = compare(args)
+        results = compare(args)
     except ValueError as error:
         raise SystemExit(str(error)) from None
     args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps(numbers, indent=2) + "\n")
+    args.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

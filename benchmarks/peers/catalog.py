@@ -9,6 +9,7 @@ from pathlib import Path
 GIB = 2**30
 NUM_SLOTS = 64  # requests at once, where an engine wants to know beforehand
 MAX_MODEL_LEN = 2048
+MODEL_NAME = "m"  # in the API
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +128,12 @@ def _vllm(shape: ModelShape, setup: Setup, form: str, bits: float, head_bits: fl
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }
+    openmp = setup.cache / "vllm" / "lib" / "libiomp5.so"
+    if openmp.exists():  # as vLLM's guide for CPUs advises
+        environment["LD_PRELOAD"] = str(openmp)
     return Engine(
         name=f"vllm-{form}",
-        command=(str(binary), "serve", str(model), "--served-model-name", "m", "--port", "{port}", *flags),
+        command=(str(binary), "serve", str(model), "--served-model-name", MODEL_NAME, "--port", "{port}", *flags),
         bits=bits,
         head_bits=head_bits,
         needs=(binary, model),
@@ -179,7 +183,7 @@ def pelton(shape: ModelShape, setup: Setup, name: str, flags: Sequence[str]) -> 
     return Engine(
         name=f"pelton-{name}",
         command=(
-            *(str(setup.pelton), "serve", *model, *arguments, "--port", "{port}"),
+            *(str(setup.pelton), "serve", *model, *arguments, "--port", "{port}", "--served-model-name", MODEL_NAME),
             *("--kv-cache-memory", str(setup.kv_gib * GIB), "--log-level", "warning"),
         ),
         bits=bits,

@@ -46,7 +46,6 @@ def measure(engine: Engine, workload: Workload, seed: int, logs: Path) -> Round:
     """Start the engine, run the workload and stop it. The same `seed` gives the same prompts.
 
     Raises:
-        MissingPeerError: it is not installed.
         RuntimeError: it did not start, or ended early.
     """
     problems: list[str] = []
@@ -101,15 +100,22 @@ async def _memory_samples(server: Server, samples: list[int]) -> AsyncIterator[N
 async def _load(
     target: Target, workload: Workload, clients: int, requests: int, seed: int, problems: list[str]
 ) -> Report:
-    """A short warm-up with as many clients, and the measured loop. All prompts differ, those of other loops too."""
+    """A short warm-up with as many clients, and the measured loop. All prompts differ, those of other loops too.
+
+    Raises:
+        RuntimeError: no request succeeded.
+    """
     seed = 1000 * seed + clients
     warm_up = await random_prompts(min(clients, requests), workload.input_len, WARM_UP_TOKENS, seed + 500_000)
     prompts = await random_prompts(requests, workload.input_len, workload.output_len, seed)
     await target.load(warm_up, clients)
     cpu_seconds = time.process_time()
     outcomes = await target.load(prompts, clients)
+    cpu_seconds = time.process_time() - cpu_seconds
+    if all(outcome.error is not None for outcome in outcomes):
+        raise RuntimeError(f"all requests of {clients} clients failed: {outcomes[0].error}")
     problems += _doubts(outcomes, workload.output_len, f"{clients} clients")
-    return summarize(outcomes, time.process_time() - cpu_seconds)
+    return summarize(outcomes, cpu_seconds)
 
 
 def _doubts(outcomes: Sequence[Outcome], output_len: int, what: str) -> list[str]:

@@ -10,6 +10,7 @@ from peers.measure import Round, Workload
 # Not of an engine but of the circumstances: no better and no worse.
 NEUTRAL = ("prompt_tokens", "prefix_prompt_tokens", "other_load", "client_cpu")
 HIGHER_IS_BETTER = ("tok_s", "requests_s")
+NOTABLE_VARIATION = 0.15
 
 
 @dataclass(slots=True)
@@ -97,52 +98,77 @@ def markdown(rows: Sequence[Row], shape: ModelShape, workload: Workload) -> str:
         for index, each in enumerate(row.rounds, 1)
         for problem in each.problems
     ]
+    doubts += [f"- {row.engine.name}: {problem}" for row in rows for problem in _variations(row, workload)]
     return "\n\n".join([*tables, *(["Doubts:\n" + "\n".join(doubts)] if doubts else [])])
 
 
+# Column, metric, decimals, unit factor.
+Column = tuple[str, str, int, float]
+
+
 def _load_table(rows: Sequence[Row], shape: ModelShape, clients: int) -> str:
-    header = ["engine", "out tok/s", "TTFT p50 ms", "TTFT p99 ms", "TPOT ms", "ITL p99 ms", "of bf16", "of int8"]
-    names = [f"{name}_c{clients}" for name in ("tok_s", "ttft_p50_ms", "ttft_p99_ms", "tpot_ms", "itl_p99_ms")]
-    shares = [f"bf16_c{clients}", f"int8_c{clients}"]
-    if clients == 1:
-        header += ["prefill of int8", "stream of bandwidth"]
-        shares += ["int8_prefill", "bandwidth"]
-    lines = [
-        [row.engine.name, *(_cell(row, name) for name in names), *(_share(row, share) for share in shares)]
-        for row in rows
+    columns: list[Column] = [
+        ("out tok/s", f"tok_s_c{clients}", 1, 1),
+        ("TTFT p50 ms", f"ttft_p50_ms_c{clients}", 0, 1),
+        ("p99", f"ttft_p99_ms_c{clients}", 0, 1),
+        ("TPOT ms", f"tpot_ms_c{clients}", 1, 1),
+        ("ITL p99 ms", f"itl_p99_ms_c{clients}", 1, 1),
     ]
-    return f"### {shape.name}, {clients} client{'s' * (clients > 1)}\n\n" + _table(header, lines)
+    shares = [("of bf16", f"bf16_c{clients}"), ("of int8", f"int8_c{clients}")]
+    if clients == 1:
+        shares = [
+            ("prefill of bf16", "bf16_prefill"),
+            ("of int8", "int8_prefill"),
+            ("stream of bandwidth", "bandwidth"),
+        ]
+    title = f"### {shape.name}, {clients} client{'s' * (clients > 1)}"
+    return f"{title}\n\n{_table(rows, columns, shares)}"
 
 
 def _rest_table(rows: Sequence[Row], shape: ModelShape, workload: Workload) -> str:
-    length = workload.prefix_len
-    header = [
-        "engine",
-        "start to first token s",
-        "memory GiB",
-        f"TTFT of {length} words ms",
-        "sent again ms",
-        "idle CPU",
+    columns: list[Column] = [
+        ("start to first token s", "start_s", 2, 1),
+        ("memory GiB", "memory_gib", 2, 1),
+        (f"TTFT of {workload.prefix_len} words ms", "prefix_first_ms", 0, 1),
+        ("sent again", "prefix_again_ms", 1, 1),
+        ("idle CPU %", "idle_cpu", 1, 100),
     ]
-    names = ["start_s", "memory_gib", "prefix_first_ms", "prefix_again_ms", "idle_cpu"]
-    lines = [[row.engine.name, *(_cell(row, name) for name in names)] for row in rows]
-    return f"### {shape.name}, start, memory, prefix, idle\n\n" + _table(header, lines)
+    return f"### {shape.name}, start, memory, prefix, idle\n\n{_table(rows, columns, [])}"
 
 
-def _cell(row: Row, name: str) -> str:
-    """A median, and in brackets how many times better than the best peer it is (Pelton's rows alone)."""
-    value, ratio = row.medians.get(name), row.ratios.get(name)
-    if value is None:
+def _table(rows: Sequence[Row], columns: Sequence[Column], shares: Sequence[tuple[str, str]]) -> str:
+    header = ["engine", *(column[0] for column in columns), *(share[0] for share in shares)]
+    lines = [
+        [row.engine.name, *(_cell(row, column) for column in columns), *(_share(row, name) for _, name in shares)]
+        for row in rows
+    ]
+    return _lines(header, lines)
+
+
+def _cell(row: Row, column: Column) -> str:
+    """A median, and in brackets how many times better than the best peer it is (not in the rows of peers)."""
+    _, name, decimals, factor = column
+    if name not in row.medians:
         return "-"
-    text = f"{value:.3f}" if value < 1 else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+    text, ratio = f"{factor * row.medians[name]:,.{decimals}f}", row.ratios.get(name)
     return text if ratio is None or row.engine.is_peer else f"{text} ({ratio:.2f}x)"
+
+
+def _variations(row: Row, workload: Workload) -> list[str]:
+    """Throughputs that differ much from round to round."""
+    found: list[str] = []
+    for name in (f"tok_s_c{clients}" for clients in workload.requests):
+        values = [each.metrics[name] for each in row.rounds]
+        if values and max(values) > (1 + NOTABLE_VARIATION) * min(values):
+            found.append(f"{name} went from {min(values):.1f} to {max(values):.1f} over the rounds")
+    return found
 
 
 def _share(row: Row, name: str) -> str:
     return f"{row.shares[name]:.0%}" if name in row.shares else "-"
 
 
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def _lines(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     marks = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, marks, *lines))
 
@@ -150,4 +176,4 @@ def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def limits_table(limits: Mapping[str, float]) -> str:
     """The best samples, in units of 10^9."""
     cells = [[name, f"{value / 1e9:,.1f}"] for name, value in limits.items()]
-    return "### the machine's limits\n\n" + _table(["limit", "GB/s or 10^9 op/s"], cells)
+    return "### the machine's limits\n\n" + _lines(["limit", "GB/s or 10^9 op/s"], cells)

@@ -15,10 +15,6 @@ STOP_SECONDS = 40.0
 LOG_LINES = 15
 
 
-class MissingPeerError(Exception):
-    """An engine or model is not installed."""
-
-
 class Server:
     """A running engine. `started` is the clock time (`time.perf_counter`) of its launch."""
 
@@ -70,6 +66,10 @@ class Server:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
 
 def stat_fields(pid: int) -> list[str]:
@@ -97,14 +97,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(engine: Engine, logs: Path) -> Iterator[Server]:
-    """The engine as a process of its own, ended at the end of the context. Its log lies in `logs`.
-
-    Raises:
-        MissingPeerError: something that it needs does not exist.
-    """
-    for path in engine.needs:
-        if not path.exists():
-            raise MissingPeerError(f"{engine.name}: {path} does not exist; run `make bench-peers`")
+    """The engine as a process of its own, ended at the end of the context. Its log lies in `logs`."""
     logs.mkdir(parents=True, exist_ok=True)
     port, log = free_port(), logs / f"{engine.name}.log"
     command = [argument.replace("{port}", str(port)) for argument in engine.command]

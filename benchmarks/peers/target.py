@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from peers.catalog import MODEL_NAME
 from peers.server import Server
 from pelton.bench.client import Outcome, send_request
 from pelton.bench.connection import Address, HttpClient
@@ -41,13 +42,14 @@ class HttpTarget:
     def __init__(self, server: Server, settings: Mapping[str, object]) -> None:
         self._server = server
         self._client = HttpClient(Address.parse(f"http://127.0.0.1:{server.port}"))
-        self._settings: dict[str, object] = {"model": "m", "temperature": 0.0, "ignore_eos": True, **settings}
+        self._settings: dict[str, object] = {"model": MODEL_NAME, "temperature": 0.0, "ignore_eos": True, **settings}
 
     async def wait_until_ready(self, prompt: Prompt, seconds: float) -> Outcome:
         outcome = await self._send(prompt, None)
         while outcome.error is not None:
             self._server.check()
-            if time.perf_counter() - self._server.started > seconds:
+            refused = outcome.error.startswith("HTTP") and not outcome.error.startswith("HTTP 503")
+            if refused or time.perf_counter() - self._server.started > seconds:
                 raise RuntimeError(f"no answer within {seconds:g} s ({outcome.error}):\n{self._server.log_tail()}")
             await asyncio.sleep(RETRY_SECONDS)
             outcome = await self._send(prompt, None)
@@ -75,24 +77,31 @@ class LoopTarget:
         self._server = server
 
     async def wait_until_ready(self, prompt: Prompt, seconds: float) -> Outcome:
-        async with asyncio.timeout(seconds):
-            return (await self.load([prompt], 1))[0]
+        return (await self._answer([prompt], 1, seconds))[0]
 
     async def load(self, prompts: Sequence[Prompt], clients: int) -> list[Outcome]:
-        return await asyncio.to_thread(self._exchange, prompts, clients)
+        return await self._answer(prompts, clients, REQUEST_SECONDS)
 
     def close(self) -> None:
-        if self._server.process.stdin is not None:
-            self._server.process.stdin.close()
+        """End the process: a thread that still waits for its answer reads the end of the stream."""
+        self._server.process.terminate()
 
-    def _exchange(self, prompts: Sequence[Prompt], clients: int) -> list[Outcome]:
+    async def _answer(self, prompts: Sequence[Prompt], clients: int, seconds: float) -> list[Outcome]:
+        try:
+            async with asyncio.timeout(seconds):
+                line = await asyncio.to_thread(self._exchange, prompts, clients)
+        except (TimeoutError, OSError) as error:
+            self.close()
+            raise RuntimeError(f"no answer ({error!r}, {seconds:g} s):\n{self._server.log_tail()}") from None
+        if not line:
+            self._server.process.wait()
+            self._server.check()
+        return msgspec.json.decode(line, type=list[Outcome])
+
+    def _exchange(self, prompts: Sequence[Prompt], clients: int) -> str:
         stdin, stdout = self._server.process.stdin, self._server.process.stdout
         assert stdin is not None
         assert stdout is not None
         stdin.write(msgspec.json.encode({"prompts": prompts, "clients": clients}).decode() + "\n")
         stdin.flush()
-        line = stdout.readline()
-        if not line:
-            self._server.process.wait()
-            self._server.check()
-        return msgspec.json.decode(line, type=list[Outcome])
+        return stdout.readline()
