@@ -127,6 +127,6 @@ def busy_seconds() -> float:
 
 def other_load(seconds: float = 1.0) -> float:
     """Cores that others keep busy, over the next `seconds`; disturbs what is measured if above some 0.05."""
-    begun = busy_seconds()
+    busy, begun = busy_seconds(), time.perf_counter()
     time.sleep(seconds)
-    return (busy_seconds() - begun) / seconds
+    return (busy_seconds() - busy) / (time.perf_counter() - begun)
