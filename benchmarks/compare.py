@@ -100,8 +100,12 @@ def install(cache: Path) -> None:
     check_llama(cache / "llama.cpp", cache / "models" / SMOLLM2.name / "q4_0.gguf")
 
 
-def compare(args: argparse.Namespace) -> dict[str, object]:
-    """Measure everything; tables are printed as soon as a model is through."""
+def compare(args: argparse.Namespace) -> None:
+    """Measure everything. Tables are printed when a model is through, the JSON is written anew after every engine.
+
+    Raises:
+        ValueError: an engine is unknown or not installed.
+    """
     setup = Setup(cache=args.cache, kv_gib=args.kv_gib, pelton=args.pelton)
     requests = args.requests or [default_requests(clients) for clients in args.clients]
     workload = Workload(
@@ -111,15 +115,18 @@ def compare(args: argparse.Namespace) -> dict[str, object]:
     limits = Limits(setup.cache, setup.num_threads)
     limits.compile()
     for name, rows in tables.items():
-        shape = MODELS[name]
         for index in range(args.rounds):
             limits.sample()
             for row in rows:
                 run_once(row, workload, index, setup.cache / "logs" / name)
-        summarize_rows(rows, shape, workload, limits.best(), limits.bandwidth)
-        print(markdown(rows, shape, workload), end="\n\n", flush=True)
+                summarize_rows(rows, MODELS[name], workload, limits.best(), limits.bandwidth)
+                write_json(args, workload, limits, tables)
+        print(markdown(rows, MODELS[name], workload), end="\n\n", flush=True)
     print(limits_table(limits.best()))
-    return {
+
+
+def write_json(args: argparse.Namespace, workload: Workload, limits: Limits, tables: dict[str, list[Row]]) -> None:
+    results = {
         "machine": dataclasses.asdict(probe_machine()),
         "arguments": {name: str(value) for name, value in vars(args).items()},
         "workload": dataclasses.asdict(workload),
@@ -127,6 +134,8 @@ def compare(args: argparse.Namespace) -> dict[str, object]:
         "limit_samples": limits.samples,
         "models": {name: {row.engine.name: row.to_json() for row in rows} for name, rows in tables.items()},
     }
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
 def run_once(row: Row, workload: Workload, index: int, logs: Path) -> None:
@@ -150,11 +159,9 @@ def main() -> None:
         install(args.cache)
         return
     try:
-        results = compare(args)
+        compare(args)
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

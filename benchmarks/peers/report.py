@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from peers.catalog import Engine, ModelShape
 from peers.measure import Round, Workload
 
-# Not of an engine but of the circumstances: no better and no worse.
-NEUTRAL = ("prompt_tokens", "prefix_prompt_tokens", "other_load", "client_cpu")
+# Circumstances, and what is often exactly zero: no ratios.
+NEUTRAL = ("prompt_tokens", "prefix_prompt_tokens", "other_load", "client_cpu", "idle_cpu")
 HIGHER_IS_BETTER = ("tok_s", "requests_s")
 NOTABLE_VARIATION = 0.15
 
