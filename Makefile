@@ -50,7 +50,7 @@ format: $(VENV)/.installed-check
 bench: setup
 	$(BIN)/python benchmarks/serving.py
 
-# Installs vLLM, llama.cpp and OpenVINO GenAI under .cache/peers (13 GB with the models) and compares. COMPARE="--rounds 1".
+# Installs vLLM, llama.cpp and OpenVINO GenAI under .cache/peers (12 GB with the models) and compares. COMPARE="--rounds 1".
 bench-peers: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/compare.py --install
 	$(BIN)/python benchmarks/compare.py $(COMPARE)

@@ -24,7 +24,7 @@ UNWANTED = ("torch", "torchvision", "torchaudio", "torchcodec")
 
 
 def install_all(cache: Path) -> None:
-    """Install what is missing. Takes about 4 GB and a quarter of an hour on two cores."""
+    """Install what is missing. Takes 4 GB; llama.cpp is compiled for many minutes."""
     cache.mkdir(parents=True, exist_ok=True)
     steps = (("openvino", install_openvino), ("llama.cpp", install_llama), ("vllm", install_vllm))
     for name, install in steps:
