@@ -33,8 +33,8 @@ MAX_MODEL_LEN = 1024
 TOPICS = ["the sea", "prime numbers", "a recipe for bread", "def fibonacci(n):", "Paris", "die Katze", "2 + 2 =", "🫠"]
 DENSE, NATIVE, INT8, INT4 = "dense", "native", "int8", "int4"
 # The portable kernels of integer products take minutes for a whole model.
-HAS_VNNI = extension is not None and extension.features()["avx512_vnni"]
-FORMATS = [DENSE, NATIVE, INT8, INT4] if HAS_VNNI else [DENSE]
+HAS_VECTORS = extension is not None and extension.features()["avx2"]
+FORMATS = [DENSE, NATIVE, INT8, INT4] if HAS_VECTORS else [DENSE]
 EVERY_FORMAT = pytest.mark.parametrize("harness", FORMATS, indirect=True)
 PROSE = """The lighthouse stood at the end of a long spit of sand, and in winter the sea came over the road twice a day.
 My grandfather kept the lamp for thirty years. He used to say that the work was simple, but that simple work was the
@@ -256,7 +256,7 @@ def test_seeded_sampling_is_the_same_in_any_batch(harness: Harness, prompts: lis
     assert sample(0) == sample(9)
 
 
-@pytest.mark.skipif(not HAS_VNNI, reason="needs AVX512-VNNI")
+@pytest.mark.skipif(not HAS_VECTORS, reason="needs AVX2")
 @pytest.mark.parametrize("weight_format", [NATIVE, INT8, INT4])
 def test_integer_products_predict_text_as_well_as_dense_ones(files: ModelFiles, weight_format: str) -> None:
     token_ids = files.tokenizer().encode(PROSE)
