@@ -77,11 +77,6 @@ void unpack_row(const uint8_t* packed, GroupedKind kind, const PanelPlace& place
   }
 }
 
-void unrotate(float* values, int64_t num_inputs) {
-  for (int64_t first = 0; first < num_inputs; first += kRotatedInputs) rotate_scalar(values + first);
-  for (int64_t k = 0; k < num_inputs; ++k) values[k] *= kRotationNorm;
-}
-
 }  // namespace
 
 int64_t grouped_packed_bytes(GroupedKind kind, int64_t num_outputs, int64_t num_inputs, bool gated) {
@@ -108,7 +103,7 @@ bool grouped_unpack_rows(const uint8_t* packed, GroupedKind kind, bool rotated, 
   auto* values = scratch<float>(num_inputs);
   for (int64_t row = 0; row < num_rows; ++row) {
     unpack_row(packed, kind, panel_place(ids[row], num_outputs, gated), num_inputs / kGroupInputs, values);
-    if (rotated) unrotate(values, num_inputs);
+    for (int64_t first = 0; rotated && first < num_inputs; first += kRotatedInputs) unrotate_scalar(values + first);
     for (int64_t k = 0; k < num_inputs; ++k) {
       if (out_type == ElementType::kBFloat16) {
         store(static_cast<BFloat16*>(out) + row * num_inputs + k, values[k]);

@@ -59,9 +59,9 @@ void unpack_row(const uint8_t* packed, const PanelPlace& place, int64_t num_inpu
     for (int64_t k = 0; k < kRotatedInputs; ++k) {
       block[k] = scale * static_cast<float>(panel[int8_code_offset(place.lane, first + k)] - kInt8Offset);
     }
-    rotate_scalar(block);
+    unrotate_scalar(block);
     const int64_t count = std::min(kRotatedInputs, num_inputs - first);
-    for (int64_t k = 0; k < count; ++k) store(out + first + k, block[k] * kRotationNorm);
+    for (int64_t k = 0; k < count; ++k) store(out + first + k, block[k]);
   }
 }
 

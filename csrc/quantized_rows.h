@@ -38,12 +38,19 @@ struct RowPanels {
 // Inputs that are rotated together, and what rotated ones are multiplied by so that their squares add up as before.
 constexpr int64_t kRotatedInputs = 64;
 constexpr float kRotationNorm = 0.25f;
+// Bit i: whether input i of a block changes its sign first, so that inputs of one sign do not all add up in one place.
+// Any pattern without structure does; these are the first bits of the golden ratio.
+constexpr uint64_t kRotationSigns = 0x9e3779b97f4a7c15u;
+
+static inline void change_signs(float* block) {
+  for (int64_t i = 0; i < kRotatedInputs; ++i) {
+    if ((kRotationSigns >> i & 1) != 0) block[i] = -block[i];
+  }
+}
 
 // Element i of 64 = 16 a + 4 b + c becomes the sum over a' and c' of +-1 times element 16 a' + 4 b + c': Hadamard
-// matrices of 4 over a and c. Times the norm it is its own inverse. It spreads an outlier over 16 elements: inputs of
-// linear layers then round to int8 with a third of the error (QuaRot, arXiv 2404.00456, rotates whole rows). Products
-// stay what they were where weights are rotated too.
-static inline void rotate_scalar(float* block) {
+// matrices of 4 over a and c.
+static inline void hadamard_scalar(float* block) {
   for (const int64_t distance : {32, 16, 2, 1}) {
     for (int64_t i = 0; i < kRotatedInputs; ++i) {
       if ((i & distance) != 0) continue;
@@ -53,6 +60,20 @@ static inline void rotate_scalar(float* block) {
       block[i + distance] = low - high;
     }
   }
+}
+
+// Spreads an outlier over 16 elements: inputs of linear layers then round to int8 with a third of the error (QuaRot,
+// arXiv 2404.00456, rotates whole rows). Products stay what they were where weights are rotated too.
+static inline void rotate_scalar(float* block) {
+  change_signs(block);
+  hadamard_scalar(block);
+}
+
+// The inverse, norm and all.
+static inline void unrotate_scalar(float* block) {
+  hadamard_scalar(block);
+  change_signs(block);
+  for (int64_t i = 0; i < kRotatedInputs; ++i) block[i] *= kRotationNorm;
 }
 
 // One group, times `norm`; a NaN or an infinity makes zeros and a scale that is not finite.

@@ -8,6 +8,16 @@ namespace pelton {
 
 // As rotate_scalar, for a block in eight vectors.
 static inline void rotate(__m256 (&block)[8]) {
+  const __m256i sign = _mm256_castps_si256(_mm256_set1_ps(-0.0f));
+  const __m256i shifts = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+#pragma GCC unroll 8
+  for (int v = 0; v < 8; ++v) {
+    const auto bits = static_cast<int32_t>(kRotationSigns >> 8 * v & 0xff);
+    // Bit i of the byte moves to the sign of lane i.
+    const __m256i signs =
+        _mm256_and_si256(_mm256_sllv_epi32(_mm256_set1_epi32(bits), shifts), sign);
+    block[v] = _mm256_xor_ps(block[v], _mm256_castsi256_ps(signs));
+  }
   for (const int distance : {4, 2}) {
 #pragma GCC unroll 8
     for (int v = 0; v < 8; ++v) {

@@ -8,6 +8,11 @@ namespace pelton {
 
 // As rotate_scalar, for a block in four vectors.
 static inline void rotate(__m512 (&block)[4]) {
+#pragma GCC unroll 4
+  for (int v = 0; v < 4; ++v) {
+    const auto changed = static_cast<__mmask16>(kRotationSigns >> 16 * v);
+    block[v] = _mm512_mask_xor_ps(block[v], changed, block[v], _mm512_set1_ps(-0.0f));
+  }
   const __m512 outer_low = _mm512_add_ps(block[0], block[2]), outer_high = _mm512_sub_ps(block[0], block[2]);
   const __m512 inner_low = _mm512_add_ps(block[1], block[3]), inner_high = _mm512_sub_ps(block[1], block[3]);
   block[0] = _mm512_add_ps(outer_low, inner_low);

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from formats.gguf_blocks import BLOCK_TYPES, stored
-from formats.rotation import NORM, rotated
+from formats.rotation import NORM, rotated, unrotated
 from pelton.formats.gguf import GGUFTensor
 from pelton.formats.int8 import Int8
 from pelton.formats.weight import multiply, multiply_gated, pack
@@ -27,7 +27,7 @@ def rounded(w: torch.Tensor) -> torch.Tensor:
     with np.errstate(divide="ignore", invalid="ignore"):
         codes = np.where(largest > 0, np.rint(values * (np.float32(127) / largest)), 0)
     scale = largest * (NORM / np.float32(127))
-    return torch.from_numpy((rotated(codes.astype(np.float32) * scale) * NORM)[:, : w.shape[1]].copy())
+    return torch.from_numpy(unrotated(codes.astype(np.float32) * scale)[:, : w.shape[1]].copy())
 
 
 @pytest.mark.parametrize("shape", SHAPES)

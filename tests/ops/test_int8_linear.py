@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from formats.rotation import NORM, rotated
+from formats.rotation import NORM, rotated, unrotated
 from instruction_sets import limited_to, under
 from pelton.formats.int8 import Int8
 from pelton.kernels.cpu import extension
@@ -49,7 +49,7 @@ def quantized(x: torch.Tensor) -> torch.Tensor:
         codes = np.where(largest > 0, np.rint(groups * (np.float32(127) / largest)), 0)
     scale = largest * (NORM / np.float32(127))
     values = (codes.astype(np.float64) * scale).reshape(num_rows, -1)
-    return torch.from_numpy(rotated(values) * float(NORM))[:, :num_inputs]
+    return torch.from_numpy(unrotated(values))[:, :num_inputs]
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, x: torch.Tensor, values: torch.Tensor) -> None:
@@ -116,7 +116,7 @@ def test_the_kernels_agree_bit_for_bit(dtype, instruction_set):
 
 @EACH_KERNEL
 def test_the_largest_sums_do_not_overflow(instruction_set):
-    largest = torch.from_numpy(rotated(np.ones((1, 128), np.float32)) * NORM**2)  # rotated again, all codes are 127
+    largest = torch.from_numpy(unrotated(np.ones((1, 128), np.float32)))  # rotated again, all codes are 127
     weight = Int8.quantize([largest * torch.tensor([[1.0], [-1.0]]).repeat(20, 1)], FLOAT32)
     x = torch.cat([largest, -largest])
     expected = x.double() @ weight.dequantize().double().T
