@@ -173,7 +173,7 @@ def test_greedy_output_equals_transformers_on_the_same_weights(
 def test_greedy_output_equals_transformers_on_machines_without_avx512(
     instruction_set: str, files: ModelFiles, prompts: list[list[int]], reference: transformers.PreTrainedModel
 ) -> None:
-    chosen, length = (prompts[:3], 8) if instruction_set == "portable" else (prompts, 32)
+    chosen, length = (prompts[:3], 8) if instruction_set == "portable" else (prompts[:8], 16)
     outputs = run(Harness(files, torch.float32).engine(), chosen, length, ignore_eos=True)
     for prompt, output in zip(chosen, outputs, strict=True):
         assert output == choices(reference, prompt, output)
