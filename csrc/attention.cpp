@@ -261,7 +261,8 @@ class Execution {
 const AttentionKernel& choose_kernel(const AttentionProblem& problem) {
 #if defined(__x86_64__)
   const CpuFeatures& has = cpu_features();
-  const bool is_bf16 = problem.cache_type == ElementType::kBFloat16, is_fp8 = problem.cache_type == ElementType::kFloat8;
+  const bool is_bf16 = problem.cache_type == ElementType::kBFloat16;
+  const bool is_fp8 = problem.cache_type == ElementType::kFloat8;
   if (problem.query_type == ElementType::kBFloat16) {
     if (is_bf16 && problem.head_dim % 32 == 0 && has.amx_bf16) return kAmxAttention;
     if ((is_bf16 || is_fp8) && has.avx512_bf16) return kAvx512Bf16Attention;
@@ -274,10 +275,12 @@ const AttentionKernel& choose_kernel(const AttentionProblem& problem) {
 }
 
 void paged_attention_binding(uintptr_t query, uintptr_t output, uintptr_t key_cache, uintptr_t value_cache,
-                             uintptr_t key_scales, uintptr_t value_scales, uintptr_t row_starts, uintptr_t context_lens, uintptr_t page_table, int num_rows,
+                             uintptr_t key_scales, uintptr_t value_scales, uintptr_t row_starts,
+                             uintptr_t context_lens, uintptr_t page_table, int num_rows,
                              int num_heads, int num_kv_heads, int head_dim, int page_size, int64_t page_table_stride,
                              int64_t query_token_stride, int64_t query_head_stride, int64_t key_page_stride,
-                             int64_t value_page_stride, int64_t scale_page_stride, int query_type, int cache_type, float scale, float softcap,
+                             int64_t value_page_stride, int64_t scale_page_stride, int query_type, int cache_type,
+                             float scale, float softcap,
                              int window) {
   constexpr float kLog2E = 1.44269504088896341f;
   const AttentionProblem problem{

@@ -33,7 +33,8 @@ struct AttentionProblem {
   const int32_t* context_lens;  // [num_rows]
   const int32_t* page_table;    // [num_rows, page_table_stride]
   int num_rows, num_heads, num_kv_heads, head_dim, page_size;
-  int64_t page_table_stride, query_token_stride, query_head_stride, key_page_stride, value_page_stride, scale_page_stride;
+  int64_t page_table_stride, query_token_stride, query_head_stride, key_page_stride, value_page_stride;
+  int64_t scale_page_stride;
   ElementType query_type, cache_type;  // the output is of query_type
   int window;                          // keys that a token sees, itself included; kNoWindow = all
   // Turns a product of query and key into units of log2, or of the soft cap where there is one.

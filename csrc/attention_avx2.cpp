@@ -266,7 +266,8 @@ void load_queries(const AttentionProblem& problem, const AttentionTile& tile, fl
 }
 
 using ScoreFunction = void (*)(const AttentionProblem&, const AttentionSegment&, const float*, float*);
-using WeighFunction = void (*)(const AttentionProblem&, const AttentionSegment&, const float*, const KeysAhead*, float*);
+using WeighFunction = void (*)(const AttentionProblem&, const AttentionSegment&, const float*, const KeysAhead*,
+                               float*);
 
 template <typename Cache>
 void attend_cached(const AttentionProblem& problem, const AttentionTile& tile, const AttentionSegment& segment,

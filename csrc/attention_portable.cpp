@@ -111,7 +111,9 @@ void merge(const AttentionProblem& problem, int queries, const SoftmaxState& int
     const float add = std::exp2(from.maximum[i] - maximum);
     into.maximum[i] = maximum;
     into.sum[i] = into.sum[i] * keep + from.sum[i] * add;
-    for (int d = i * width; d < (i + 1) * width; ++d) into.weighted[d] = into.weighted[d] * keep + from.weighted[d] * add;
+    for (int d = i * width; d < (i + 1) * width; ++d) {
+      into.weighted[d] = into.weighted[d] * keep + from.weighted[d] * add;
+    }
   }
 }
 
@@ -129,6 +131,7 @@ void store_output(const AttentionProblem& problem, const AttentionTile& tile, co
 
 }  // namespace
 
-const AttentionKernel kPortableAttention{/*tile_queries=*/16, scratch_floats, load_queries, attend, merge, store_output};
+const AttentionKernel kPortableAttention{
+    /*tile_queries=*/16, scratch_floats, load_queries, attend, merge, store_output};
 
 }  // namespace pelton

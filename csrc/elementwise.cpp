@@ -127,8 +127,8 @@ void register_elementwise(nanobind::module_& m) {
   using namespace nanobind::literals;
   using Unlocked = nanobind::call_guard<nanobind::gil_scoped_release>;
   m.def("rms_norm", rms_norm_binding, "x"_a, "group_stride"_a, "head_stride"_a, "type"_a, "groups"_a, "out"_a,
-        "out_group_stride"_a, "out_head_stride"_a, "out_type"_a, "weight"_a, "weight_type"_a, "epsilon"_a, "num_groups"_a,
-        "num_heads"_a, "size"_a, Unlocked());
+        "out_group_stride"_a, "out_head_stride"_a, "out_type"_a, "weight"_a, "weight_type"_a, "epsilon"_a,
+        "num_groups"_a, "num_heads"_a, "size"_a, Unlocked());
   m.def("silu_mul", silu_mul_binding, "x"_a, "x_stride"_a, "out"_a, "out_stride"_a, "type"_a, "num_rows"_a, "size"_a,
         Unlocked());
 }

@@ -84,8 +84,8 @@ void register_grouped(nanobind::module_& m) {
   using namespace nanobind::literals;
   using Unlocked = nanobind::call_guard<nanobind::gil_scoped_release>;
   m.def("grouped_linear", linear_binding, "x"_a, "x_stride"_a, "x_type"_a, "weight"_a, "kind"_a, "rotated"_a,
-        "gated"_a, "bias"_a, "bias_type"_a, "out"_a, "out_stride"_a, "out_type"_a, "accumulate"_a, "num_rows"_a, "num_outputs"_a,
-        "num_inputs"_a, Unlocked());
+        "gated"_a, "bias"_a, "bias_type"_a, "out"_a, "out_stride"_a, "out_type"_a, "accumulate"_a, "num_rows"_a,
+        "num_outputs"_a, "num_inputs"_a, Unlocked());
   m.def("grouped_packed_bytes", packed_bytes_binding, "kind"_a, "num_outputs"_a, "num_inputs"_a,
         "gated"_a);
   m.def("grouped_pack", pack_binding, "blocks"_a, "kind"_a, "num_rows"_a, "num_inputs"_a, "first_row"_a,

@@ -72,7 +72,8 @@ void register_int8(nanobind::module_& m) {
   using namespace nanobind::literals;
   using Unlocked = nanobind::call_guard<nanobind::gil_scoped_release>;
   m.def("int8_linear", linear_binding, "x"_a, "x_stride"_a, "x_type"_a, "weight"_a, "gated"_a, "bias"_a, "bias_type"_a,
-        "out"_a, "out_stride"_a, "out_type"_a, "accumulate"_a, "num_rows"_a, "num_outputs"_a, "num_inputs"_a, Unlocked());
+        "out"_a, "out_stride"_a, "out_type"_a, "accumulate"_a, "num_rows"_a, "num_outputs"_a, "num_inputs"_a,
+        Unlocked());
   m.def("int8_packed_bytes", int8_packed_bytes, "num_outputs"_a, "num_inputs"_a, "gated"_a);
   m.def("int8_pack", pack_binding, "rows"_a, "row_bytes"_a, "type"_a, "num_rows"_a, "num_inputs"_a, "first_row"_a,
         "num_outputs"_a, "gated"_a, "packed"_a, Unlocked());

@@ -30,9 +30,11 @@ void int8_quantize_scalar(const Int8Call& call, int64_t row, int64_t num_rows, I
   for (int64_t r = 0; r < num_rows; ++r) {
     const int64_t at = (row + r) * call.x_stride;
     if (call.x_type == ElementType::kBFloat16) {
-      quantize_row_scalar<true>(static_cast<const BFloat16*>(call.x) + at, call.num_inputs, kInt8Offset, panel + r, num_rows);
+      quantize_row_scalar<true>(static_cast<const BFloat16*>(call.x) + at, call.num_inputs, kInt8Offset, panel + r,
+                                num_rows);
     } else {
-      quantize_row_scalar<true>(static_cast<const float*>(call.x) + at, call.num_inputs, kInt8Offset, panel + r, num_rows);
+      quantize_row_scalar<true>(static_cast<const float*>(call.x) + at, call.num_inputs, kInt8Offset, panel + r,
+                                num_rows);
     }
   }
 }

@@ -77,7 +77,8 @@ void int8_quantize_vnni(const Int8Call& call, int64_t row, int64_t num_rows, Int
       const auto* x = static_cast<const BFloat16*>(call.x) + at;
       quantize_row_vectors<true>(x, call.num_inputs, kInt8Offset, panel + r, num_rows);
     } else {
-      quantize_row_vectors<true>(static_cast<const float*>(call.x) + at, call.num_inputs, kInt8Offset, panel + r, num_rows);
+      const auto* x = static_cast<const float*>(call.x) + at;
+      quantize_row_vectors<true>(x, call.num_inputs, kInt8Offset, panel + r, num_rows);
     }
   }
 }

@@ -210,11 +210,11 @@ HeadsView view(uintptr_t data, int64_t token_stride, int64_t head_stride, int nu
 
 void rope_and_cache_binding(uintptr_t query, uintptr_t key, uintptr_t value, uintptr_t rotated_query, uintptr_t cos_sin,
                             uintptr_t positions, uintptr_t key_cache, uintptr_t value_cache, uintptr_t key_scales,
-                            uintptr_t value_scales, uintptr_t slots, int64_t num_tokens, int num_heads, int num_kv_heads,
-                            int head_dim, int rotary_dim, int page_size, int64_t query_token_stride, int64_t query_head_stride,
-                            int64_t key_token_stride, int64_t key_head_stride, int64_t value_token_stride,
-                            int64_t value_head_stride, int64_t key_page_stride, int64_t value_page_stride,
-                            int64_t scale_page_stride, int type, int cache_type) {
+                            uintptr_t value_scales, uintptr_t slots, int64_t num_tokens, int num_heads,
+                            int num_kv_heads, int head_dim, int rotary_dim, int page_size, int64_t query_token_stride,
+                            int64_t query_head_stride, int64_t key_token_stride, int64_t key_head_stride,
+                            int64_t value_token_stride, int64_t value_head_stride, int64_t key_page_stride,
+                            int64_t value_page_stride, int64_t scale_page_stride, int type, int cache_type) {
   const RopeCall call{
       .query = view(query, query_token_stride, query_head_stride, num_heads),
       .key = view(key, key_token_stride, key_head_stride, num_kv_heads),

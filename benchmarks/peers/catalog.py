@@ -107,7 +107,9 @@ class Setup:
 
 def peers(shape: ModelShape, setup: Setup) -> list[Engine]:
     """All peers that can run the model."""
+    same_file = [_llama_server(shape, setup, "q4_1", 5.0)] if shape is SMOLLM2 else []
     return [
+        *same_file,
         _vllm(shape, setup, "bf16", 16, 16),
         _vllm(shape, setup, "w8a8", 8, 16),
         _llama_server(shape, setup, "q4_0", 4.5),

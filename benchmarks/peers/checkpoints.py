@@ -178,6 +178,8 @@ def write_model(shape: ModelShape, cache: Path) -> None:
     if not (root / "bf16.gguf").exists():
         write_gguf(dense, root / "bf16.gguf.part")
         (root / "bf16.gguf.part").rename(root / "bf16.gguf")
+    if shape is SMOLLM2 and not (root / "q4_1.gguf").exists():
+        (root / "q4_1.gguf").symlink_to(embedded_gguf())  # the file that Pelton serves
     tool = cache / "llama.cpp" / "bin" / "llama-quantize"
     for kind in ("q8_0", "q4_0"):
         if tool.exists() and not (root / f"{kind}.gguf").exists():

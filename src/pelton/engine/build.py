@@ -13,6 +13,7 @@ from pelton.layers.context import LayerContext
 from pelton.layers.scratch import Scratch
 from pelton.model_config import ModelInfo
 from pelton.models import build_model
+from pelton.models.llama import LlamaForCausalLM
 from pelton.runner.kv_cache import allocate_layers
 from pelton.runner.runner import Runner
 from pelton.sched.pages import PagePool
@@ -23,7 +24,7 @@ from pelton.weights.load import load_weights
 logger = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_KV_DTYPES = {**_DTYPES, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
+KV_DTYPES = {**_DTYPES, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 
 def build_engine(config: EngineConfig, info: ModelInfo, path: Path) -> Engine:
@@ -36,27 +37,35 @@ def build_engine(config: EngineConfig, info: ModelInfo, path: Path) -> Engine:
         ValueError: the checkpoint does not fit the model; the message names the tensor.
     """
     started = time.monotonic()
-    max_model_len = chosen(config.max_model_len)
     torch.set_num_threads(chosen(config.num_threads))
-    device = torch.device(config.device)
-    dtype = _DTYPES[config.dtype]
+    model, context = load_model(config, info, path)
+    num_pages = chosen(config.kv_cache_memory) // (info.kv_bytes_per_token(config.kv_cache_dtype) * config.page_size)
+    kv = allocate_layers(info, num_pages, config.page_size, KV_DTYPES[config.kv_cache_dtype], context.device)
+    scheduler = Scheduler(
+        PagePool(num_pages, config.page_size, secret=os.urandom(16)),
+        max_batch_tokens=chosen(config.max_num_batched_tokens),
+        max_running=config.max_num_seqs,
+        max_model_len=context.max_model_len,
+        eos_token_ids=info.eos_token_ids,
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+    logger.info("weights loaded in %.2f s, %d pages of KV", time.monotonic() - started, num_pages)
+    return Engine(scheduler, Runner(model, kv, info, config.page_size, context))
+
+
+def load_model(config: EngineConfig, info: ModelInfo, path: Path) -> tuple[LlamaForCausalLM, LayerContext]:
+    """The model at `path` with its weights as the resolved configuration wants them; raises as build_engine does."""
+    device, dtype = torch.device(config.device), _DTYPES[config.dtype]
     context = LayerContext(
-        dtype=dtype, device=device, max_model_len=max_model_len, scratch=Scratch(device), quantize=config.quantize
+        dtype=dtype,
+        device=device,
+        max_model_len=chosen(config.max_model_len),
+        scratch=Scratch(device),
+        quantize=config.quantize,
     )
     with torch.inference_mode():
         model = build_model(info, context)
         source_dtype = dtype if config.quantize == "none" else None
         checkpoint = open_checkpoint(path, source_dtype, stored=config.weight_format == "native")
         load_weights(model, checkpoint, model.tied_names)
-    num_pages = chosen(config.kv_cache_memory) // (info.kv_bytes_per_token(config.kv_cache_dtype) * config.page_size)
-    kv = allocate_layers(info, num_pages, config.page_size, _KV_DTYPES[config.kv_cache_dtype], device)
-    scheduler = Scheduler(
-        PagePool(num_pages, config.page_size, secret=os.urandom(16)),
-        max_batch_tokens=chosen(config.max_num_batched_tokens),
-        max_running=config.max_num_seqs,
-        max_model_len=max_model_len,
-        eos_token_ids=info.eos_token_ids,
-        enable_prefix_caching=config.enable_prefix_caching,
-    )
-    logger.info("weights loaded in %.2f s, %d pages of KV", time.monotonic() - started, num_pages)
-    return Engine(scheduler, Runner(model, kv, info, config.page_size, context))
+    return model, context
