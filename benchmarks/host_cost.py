@@ -1,8 +1,8 @@
 """What a streamed token costs outside the model: processor time of HTTP process, engine process and load generator.
 
 The engine process runs the real step loop and scheduler around a runner that sleeps and then answers words, so nothing
-but the way of a token is measured. Per token of all streams together; the fastest and the median of the rounds. Costs of
-a request (its prompt's too) are spread over its tokens: --tokens 1 shows them.
+but the way of a token is measured. Per token of all streams together; the fastest and the median of the rounds. Costs
+of a request (its prompt's too) are spread over its tokens: --tokens 1 shows them.
 
     python benchmarks/host_cost.py [--streams 64] [--tokens 128] [--prompt 256] [--step 0.01]
 """
