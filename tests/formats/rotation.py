@@ -1,4 +1,4 @@
-"""The rotation of csrc/quantized_rows.h in numpy: blocks of 64 inputs, in the precision given and the kernels' order."""
+"""The rotation of csrc/quantized_rows.h in numpy: blocks of 64 inputs, in the kernels' order of additions."""
 
 from typing import Any
 
