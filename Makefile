@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The CPU build of torch by default; see "GPU" in the README for what a CUDA user sets.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: serve test test-e2e sanitize check format setup bench clean
+.PHONY: serve test test-e2e sanitize check format setup bench clean bench-peers
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.installed
@@ -52,6 +52,11 @@ format: $(VENV)/.installed-check
 
 bench: setup
 	$(BIN)/python benchmarks/serving.py
+
+# Installs vLLM, llama.cpp and OpenVINO GenAI under .cache/peers (12 GB with the models) and compares. COMPARE="--rounds 1".
+bench-peers: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/compare.py --install
+	$(BIN)/python benchmarks/compare.py $(COMPARE)
 
 clean:
 	rm -rf $(VENV) build dist

@@ -4,6 +4,7 @@
 // dimensions. A block of queries walks up the head dimension or the keys; each score and each output is one chain of
 // fused multiply-adds in a fixed order, so the size of a block changes nothing but speed.
 #include "attention.h"
+#include "attention_prefetch.h"
 #include "lanes_avx2.h"
 
 namespace pelton {
@@ -208,12 +209,13 @@ inline void add_key(const __m256i (&raw)[kColumns], const float* weights, __m256
 // weighted[query][d .. d + 8 kColumns] = sum over the segment's keys of weight * value.
 template <typename Cache, int kQueries, int kColumns>
 void weigh_values(const AttentionProblem& problem, const AttentionSegment& segment, int d, const float* weights,
-                  float* weighted) {
+                  const KeysAhead* ahead, float* weighted) {
   __m256 sums[kQueries][kColumns] = {};
   const int64_t step = int64_t{problem.head_dim} * 4;
   for (int v = segment.first_vector; v < segment.end_vector; ++v) {
     const std::byte* values = segment.values[v] + d * 4;
     for (int key = v * kKeyVector; key < (v + 1) * kKeyVector; key += Cache::kDepth, values += step) {
+      if (ahead != nullptr) ahead->request(v, key % kKeyVector / Cache::kDepth);
       const __m256i elements = lane_elements<Cache>(segment, key);
       __m256i raw[kColumns];
 #pragma GCC unroll 8
@@ -231,14 +233,14 @@ void weigh_values(const AttentionProblem& problem, const AttentionSegment& segme
 
 template <typename Cache, int kQueries>
 void weigh_block(const AttentionProblem& problem, const AttentionSegment& segment, const float* weights,
-                 float* weighted) {
+                 const KeysAhead* ahead, float* weighted) {
   constexpr int kColumns = larger(2, kBlockSums / kQueries / 2 * 2);
   int d = 0;
   for (; d + kColumns * kLanes <= problem.head_dim; d += kColumns * kLanes) {
-    weigh_values<Cache, kQueries, kColumns>(problem, segment, d, weights, weighted);
+    weigh_values<Cache, kQueries, kColumns>(problem, segment, d, weights, d == 0 ? ahead : nullptr, weighted);
   }
   for (; d < problem.head_dim; d += 2 * kLanes) {
-    weigh_values<Cache, kQueries, 2>(problem, segment, d, weights, weighted);
+    weigh_values<Cache, kQueries, 2>(problem, segment, d, weights, d == 0 ? ahead : nullptr, weighted);
   }
 }
 
@@ -263,17 +265,19 @@ void load_queries(const AttentionProblem& problem, const AttentionTile& tile, fl
   }
 }
 
-using BlockFunction = void (*)(const AttentionProblem&, const AttentionSegment&, const float*, float*);
+using ScoreFunction = void (*)(const AttentionProblem&, const AttentionSegment&, const float*, float*);
+using WeighFunction = void (*)(const AttentionProblem&, const AttentionSegment&, const float*, const KeysAhead*, float*);
 
 template <typename Cache>
 void attend_cached(const AttentionProblem& problem, const AttentionTile& tile, const AttentionSegment& segment,
-                   float* scratch, const SoftmaxState& state) {
+                   const AttentionSegment& next, float* scratch, const SoftmaxState& state) {
   // By number of queries, less one.
-  static constexpr BlockFunction kScore[kMaxBlock]{score_block<Cache, 1>, score_block<Cache, 2>, score_block<Cache, 3>,
+  static constexpr ScoreFunction kScore[kMaxBlock]{score_block<Cache, 1>, score_block<Cache, 2>, score_block<Cache, 3>,
                                                    score_block<Cache, 4>};
-  static constexpr BlockFunction kWeigh[kMaxBlock]{weigh_block<Cache, 1>, weigh_block<Cache, 2>, weigh_block<Cache, 3>,
+  static constexpr WeighFunction kWeigh[kMaxBlock]{weigh_block<Cache, 1>, weigh_block<Cache, 2>, weigh_block<Cache, 3>,
                                                    weigh_block<Cache, 4>};
   const int count = tile.num_tokens * problem.group;
+  const KeysAhead ahead(problem, segment, next);
   const float* queries = scratch + count * kSegment;
   for (int q = 0; q < count; q += kMaxBlock) {
     const int block = smaller(count - q, kMaxBlock);
@@ -283,16 +287,16 @@ void attend_cached(const AttentionProblem& problem, const AttentionTile& tile, c
       softmax_scores(problem, segment, tile.first_position + i / problem.group, scratch + i * kSegment,
                      state.maximum + i, state.sum + i);
     }
-    kWeigh[block - 1](problem, segment, scores, state.weighted + q * problem.head_dim);
+    kWeigh[block - 1](problem, segment, scores, q == 0 ? &ahead : nullptr, state.weighted + q * problem.head_dim);
   }
 }
 
 void attend(const AttentionProblem& problem, const AttentionTile& tile, const AttentionSegment& segment,
-            const AttentionSegment&, float* scratch, const SoftmaxState& state) {
+            const AttentionSegment& next, float* scratch, const SoftmaxState& state) {
   if (problem.cache_type == ElementType::kBFloat16) {
-    attend_cached<BFloat16Cache>(problem, tile, segment, scratch, state);
+    attend_cached<BFloat16Cache>(problem, tile, segment, next, scratch, state);
   } else {
-    attend_cached<Float32Cache>(problem, tile, segment, scratch, state);
+    attend_cached<Float32Cache>(problem, tile, segment, next, scratch, state);
   }
 }
 

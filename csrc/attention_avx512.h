@@ -1,6 +1,7 @@
 // Vector pieces that the AVX-512 and AMX attention kernels share. Include from files compiled for AVX-512 only.
 #pragma once
 #include "attention.h"
+#include "attention_prefetch.h"
 #include "lanes_avx512.h"
 
 namespace pelton {
@@ -69,39 +70,6 @@ static inline int visited(const AttentionSegment& segment, int vector) {
   if (vector < segment.first_vector) return segment.first_vector;
   return vector < segment.end_vector ? vector : segment.end_vector - 1;
 }
-
-// GCC takes a function of nothing but prefetches for one without effect and drops its calls: these must be inlined.
-[[gnu::always_inline]] static inline void prefetch_far(const std::byte* line) {
-  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
-}
-
-// Asks for the keys of the segment that comes next while the values of this one are added up. They go to the second
-// level of cache, which takes more outstanding lines than the first and has room for a segment.
-class KeysAhead {
- public:
-  KeysAhead(const AttentionProblem& problem, const AttentionSegment& segment, const AttentionSegment& next)
-      : next_(next),
-        row_bytes_(std::size_t(problem.page_size) * 4),
-        rows_per_group_(problem.head_dim / kLanes),
-        first_vector_(segment.first_vector),
-        ratio_((next.end_vector - next.first_vector + segment.end_vector - segment.first_vector - 1) /
-               (segment.end_vector - segment.first_vector)) {}
-
-  // To be called for each group of neighbouring keys (x of them, see attention.h) of each vector of the segment.
-  [[gnu::always_inline]] void request(int vector, int group) const {
-    const int first = next_.first_vector + (vector - first_vector_) * ratio_;
-    for (int v = first; v < first + ratio_ && v < next_.end_vector; ++v) {
-      const std::byte* row = next_.keys[v] + group * rows_per_group_ * row_bytes_;
-      for (int i = 0; i < rows_per_group_; ++i) prefetch_far(row + i * row_bytes_);
-    }
-  }
-
- private:
-  const AttentionSegment& next_;
-  std::size_t row_bytes_;
-  int rows_per_group_;
-  int first_vector_, ratio_;
-};
 
 // Turns one query's scores [kSegment], still to be multiplied by `scale` and by the scales of the keys, into weights
 // 2^(score - maximum) over the segment's key vectors; zeros where masked.

@@ -132,6 +132,14 @@ def test_a_cache_below_one_request_is_refused_with_what_fits():
     assert resolve(fitting, INFO).kv_cache_memory == 96 * KV_BYTES_FLOAT32
 
 
+@pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8"])
+def test_a_cache_of_8_bits_has_a_scale_of_4_bytes_to_each_head(kv_cache_dtype):
+    token_bytes = 2 * 2 * 2 * (16 + 4)  # keys and values, layers, heads
+    config = EngineConfig(kv_cache_dtype=kv_cache_dtype, kv_cache_memory=2000 * token_bytes)
+    assert resolve(config, INFO).kv_cache_memory == 2000 * token_bytes
+    assert INFO.kv_bytes_per_token(kv_cache_dtype) == token_bytes
+
+
 def test_an_unset_context_shrinks_to_what_the_cache_holds():
     config = EngineConfig(kv_cache_dtype="float32", kv_cache_memory=100 * KV_BYTES_FLOAT32)
     assert resolve(config, INFO).max_model_len == 96

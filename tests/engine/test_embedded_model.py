@@ -32,10 +32,12 @@ PAGE_SIZE = 16
 MAX_MODEL_LEN = 1024
 TOPICS = ["the sea", "prime numbers", "a recipe for bread", "def fibonacci(n):", "Paris", "die Katze", "2 + 2 =", "🫠"]
 DENSE, NATIVE, INT8, INT4 = "dense", "native", "int8", "int4"
+INT8_KV = "dense with int8 keys and values"
 # The portable kernels of integer products take minutes for a whole model.
-HAS_VNNI = extension is not None and extension.features()["avx512_vnni"]
-FORMATS = [DENSE, NATIVE, INT8, INT4] if HAS_VNNI else [DENSE]
+HAS_VECTORS = extension is not None and extension.features()["avx2"]
+FORMATS = [DENSE, INT8_KV, NATIVE, INT8, INT4] if HAS_VECTORS else [DENSE, INT8_KV]
 EVERY_FORMAT = pytest.mark.parametrize("harness", FORMATS, indirect=True)
+EVERY_CACHE = pytest.mark.parametrize("harness", [DENSE, INT8_KV], indirect=True)
 PROSE = """The lighthouse stood at the end of a long spit of sand, and in winter the sea came over the road twice a day.
 My grandfather kept the lamp for thirty years. He used to say that the work was simple, but that simple work was the
 hardest to do well, because nobody would ever notice it until the night when it failed. Every evening he climbed the
@@ -58,9 +60,15 @@ def load(files: ModelFiles, context: LayerContext, weight_format: str) -> LlamaF
 class Harness:
     """Engines of any shape around one loaded model."""
 
-    def __init__(self, files: ModelFiles, dtype: torch.dtype, weight_format: str = DENSE) -> None:
+    def __init__(
+        self,
+        files: ModelFiles,
+        dtype: torch.dtype,
+        weight_format: str = DENSE,
+        kv_dtype: torch.dtype | None = None,
+    ) -> None:
         self.info = files.info()
-        self.dtype = dtype
+        self.kv_dtype = kv_dtype or dtype
         quantize = weight_format if weight_format in (INT8, INT4) else "none"
         self.context = LayerContext(dtype, CPU, MAX_MODEL_LEN, Scratch(CPU), quantize)
         self.model = load(files, self.context, weight_format)
@@ -68,7 +76,7 @@ class Harness:
     def engine(
         self, *, budget: int = 512, max_running: int = 64, num_pages: int = 1024, caching: bool = False
     ) -> Engine:
-        kv = allocate_layers(self.info, num_pages, PAGE_SIZE, self.dtype, CPU)
+        kv = allocate_layers(self.info, num_pages, PAGE_SIZE, self.kv_dtype, CPU)
         scheduler = Scheduler(
             PagePool(num_pages, PAGE_SIZE),
             max_batch_tokens=budget,
@@ -81,7 +89,7 @@ class Harness:
 
     def perplexity(self, token_ids: Sequence[int]) -> float:
         """Of all but the first token, computed in one step."""
-        kv = allocate_layers(self.info, 64, PAGE_SIZE, self.dtype, CPU)
+        kv = allocate_layers(self.info, 64, PAGE_SIZE, self.kv_dtype, CPU)
         states = {1: RequestState(NewRequest(1, tuple(token_ids), SamplingParams()))}
         plan = Plan((Row(1, 0, len(token_ids), tuple(range(64)), sample=False),))
         with torch.inference_mode():
@@ -124,6 +132,8 @@ def prompts(files: ModelFiles) -> list[list[int]]:
 
 @pytest.fixture(scope="module", params=[DENSE])
 def harness(files: ModelFiles, request: pytest.FixtureRequest) -> Harness:
+    if request.param == INT8_KV:
+        return Harness(files, torch.bfloat16, DENSE, torch.int8)
     return Harness(files, torch.bfloat16, request.param)
 
 
@@ -163,7 +173,7 @@ def test_greedy_output_equals_transformers_on_the_same_weights(
 def test_greedy_output_equals_transformers_on_machines_without_avx512(
     instruction_set: str, files: ModelFiles, prompts: list[list[int]], reference: transformers.PreTrainedModel
 ) -> None:
-    chosen, length = (prompts[:3], 8) if instruction_set == "portable" else (prompts, 32)
+    chosen, length = (prompts[:3], 8) if instruction_set == "portable" else (prompts[:8], 16)
     outputs = run(Harness(files, torch.float32).engine(), chosen, length, ignore_eos=True)
     for prompt, output in zip(chosen, outputs, strict=True):
         assert output == choices(reference, prompt, output)
@@ -194,6 +204,7 @@ def test_greedy_output_is_the_same_with_any_chunk_size(
     assert run(harness.engine(budget=budget), prompts[chosen], 24) == alone[chosen]
 
 
+@EVERY_CACHE
 def test_greedy_output_is_the_same_when_requests_are_preempted(harness: Harness, prompts: list[list[int]]) -> None:
     chosen = prompts[:6]
     # To the full length whatever the last bits say: six outputs of 100 tokens do not fit into 20 pages together.
@@ -203,6 +214,7 @@ def test_greedy_output_is_the_same_when_requests_are_preempted(harness: Harness,
     assert engine.stats.num_preemptions > 0
 
 
+@EVERY_CACHE
 def test_greedy_output_is_the_same_with_prefix_hits(
     harness: Harness, prompts: list[list[int]], alone: list[list[int]]
 ) -> None:
@@ -256,7 +268,7 @@ def test_seeded_sampling_is_the_same_in_any_batch(harness: Harness, prompts: lis
     assert sample(0) == sample(9)
 
 
-@pytest.mark.skipif(not HAS_VNNI, reason="needs AVX512-VNNI")
+@pytest.mark.skipif(not HAS_VECTORS, reason="needs AVX2")
 @pytest.mark.parametrize("weight_format", [NATIVE, INT8, INT4])
 def test_integer_products_predict_text_as_well_as_dense_ones(files: ModelFiles, weight_format: str) -> None:
     token_ids = files.tokenizer().encode(PROSE)
@@ -265,3 +277,13 @@ def test_integer_products_predict_text_as_well_as_dense_ones(files: ModelFiles, 
     rounded = Harness(files, torch.bfloat16, weight_format).perplexity(token_ids)
     assert 5 < reference < 50
     assert abs(rounded / reference - 1) < 0.02
+
+
+@pytest.mark.parametrize(("kv_dtype", "largest_change"), [(torch.int8, 0.005), (torch.float8_e4m3fn, 0.02)])
+def test_caches_of_8_bits_predict_text_as_well_as_dense_ones(
+    files: ModelFiles, kv_dtype: torch.dtype, largest_change: float
+) -> None:
+    token_ids = files.tokenizer().encode(PROSE)
+    expected, rounded = (Harness(files, torch.bfloat16, DENSE, kind).perplexity(token_ids) for kind in (None, kv_dtype))
+    assert expected != rounded
+    assert abs(rounded / expected - 1) < largest_change

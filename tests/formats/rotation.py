@@ -1,4 +1,4 @@
-"""The rotation of csrc/quantized_rows.h in numpy: blocks of 64 inputs, in the kernels' order of additions."""
+"""The rotation of csrc/quantized_rows.h in numpy: blocks of 64 inputs, precision as given, order as in the kernels."""
 
 from typing import Any
 

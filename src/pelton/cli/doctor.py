@@ -21,7 +21,8 @@ DISTRIBUTIONS = ("torch", "numpy", "tokenizers", "safetensors", "huggingface_hub
 
 # What is lost without an instruction set that the kernels know.
 _LOST = {
-    "avx512": "kernels run their portable versions, several times slower",
+    "avx2": "kernels run their portable versions, many times slower",
+    "avx512": "vectors are half as long and 8-bit products take several instructions",
     "avx512_bf16": "bfloat16 products have no fast path; float32 is the default and takes twice the memory traffic",
     "amx_bf16": "prefill does not use matrix tiles; long prompts take several times longer",
 }

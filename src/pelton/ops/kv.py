@@ -51,11 +51,11 @@ class KVCache:
 
     def addresses(self) -> tuple[int, int, int, int]:
         """Of keys, values and their scales; 0 where there are none."""
-        scales = (self.key_scales, self.value_scales)
         return (
             self.keys.data_ptr(),
             self.values.data_ptr(),
-            *(0 if part is None else part.data_ptr() for part in scales),
+            0 if self.key_scales is None else self.key_scales.data_ptr(),
+            0 if self.value_scales is None else self.value_scales.data_ptr(),
         )
 
     def page_strides(self) -> tuple[int, int, int]:

@@ -4,22 +4,17 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pelton.kernels.cpu import extension
 
 Result = TypeVar("Result")
 
 
-class NotRecordableError(Exception):
-    """The pass computes something in torch, which a program cannot hold."""
-
-
 class Program:
     """The kernel calls that a function made, with the addresses and shapes that they had.
 
     `run` makes them again, on what lies at these addresses by then. Whoever records keeps the memory of all inputs,
-    intermediate results and outputs, and changes inputs in place.
+    intermediate results and outputs, and changes inputs in place. What the function computes in torch is not recorded.
     """
 
     def __init__(self, calls: Any) -> None:  # noqa: ANN401 (a class of the C++ module)
@@ -31,17 +26,12 @@ class Program:
 
     @classmethod
     def record(cls, function: Callable[[], Result]) -> tuple[Self, Result]:
-        """Call the function, whose work is done once the calls are recorded.
-
-        Raises:
-            NotRecordableError: it computes in torch. What it has done until then may be done again.
-        """
+        """Call the function, whose work is done once the calls are recorded."""
         assert extension is not None
         calls = extension.Program()
         calls.begin()
         try:
-            with _OnlyViews():
-                result = function()
+            result = function()
         finally:
             calls.end()
         return cls(calls), result
@@ -49,18 +39,3 @@ class Program:
     def run(self) -> None:
         """Make all calls, in order, without the interpreter lock."""
         assert self._calls.run(), "a token id is not in the vocabulary"
-
-
-class _OnlyViews(TorchDispatchMode):
-    """Lets torch make views of tensors and refuses to let it compute, which the program would miss."""
-
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401 (torch._ops.OpOverload)
-        types: Any,  # noqa: ANN401
-        args: Any = (),  # noqa: ANN401
-        kwargs: Any = None,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
-        if not func.is_view:
-            raise NotRecordableError(str(func))
-        return func(*args, **(kwargs or {}))

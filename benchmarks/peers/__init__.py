@@ -1,0 +1,1 @@
+"""Peers of Pelton: how to install, feed, start and measure them."""
