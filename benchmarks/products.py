@@ -34,7 +34,7 @@ MAX_REPETITIONS = 500
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Operations a second by instruction set, and bytes read a second, of all threads together."""
+    """Operations a second by instruction set and bytes read a second, of all threads; see peak.cpp."""
 
     vnni: float
     bf16: float

@@ -62,6 +62,11 @@ Affine fit(const float* weights) {
 
 }  // namespace
 
+void rotate_row_scalar(float* row, int64_t size) {
+  for (int64_t first = 0; first < size; first += kRotatedInputs) rotate_scalar(row + first);
+  for (int64_t k = 0; k < size; ++k) row[k] *= kRotationNorm;
+}
+
 bool grouped_quantize_block_scalar(const QuantizedBlock& block) {
   constexpr int64_t kBytes = grouped_bytes(GroupedKind::kFourBitsMinimum);
   constexpr int64_t kCodesBytes = grouped_codes_bytes(GroupedKind::kFourBitsMinimum);
@@ -91,10 +96,12 @@ bool grouped_quantize_block_scalar(const QuantizedBlock& block) {
 bool grouped_quantize(const StoredRows& rows, bool rotated, int64_t first_row, int64_t num_outputs, bool gated,
                       uint8_t* packed) {
   ReadRowFunction read_row = read_row_scalar;
+  RotateRow rotate_row = rotate_row_scalar;
   GroupedQuantizeBlock quantize = grouped_quantize_block_scalar;
 #if defined(__x86_64__)
   if (cpu_features().avx512) {
     read_row = read_row_avx512;
+    rotate_row = rotate_row_avx512;
     quantize = grouped_quantize_block_avx512;
   }
 #endif
@@ -103,14 +110,12 @@ bool grouped_quantize(const StoredRows& rows, bool rotated, int64_t first_row, i
   return pack_blocks(rows.num_rows, first_row, num_outputs, gated, [&](const RowBlock& block) {
     auto* weights = scratch<float>(kBlockRows * size);
     const int64_t begin = block.place.lane % kBlockRows, end = begin + block.end - block.begin;
-    std::fill(weights, weights + kBlockRows * size, 0.0f);
+    std::fill(weights, weights + begin * size, 0.0f);
+    std::fill(weights + end * size, weights + kBlockRows * size, 0.0f);
     for (int64_t r = begin; r < end; ++r) {
       float* row = weights + r * size;
       read_row(rows, block.begin + r - begin, row);
-      for (int64_t first = 0; rotated && first < size; first += kRotatedInputs) {
-        rotate_scalar(row + first);
-        for (int64_t k = 0; k < kRotatedInputs; ++k) row[first + k] *= kRotationNorm;
-      }
+      if (rotated) rotate_row(row, size);
     }
     return quantize({weights, size, block.place.lane - begin, begin, end, packed + block.place.panel * panel_bytes});
   });

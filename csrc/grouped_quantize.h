@@ -19,6 +19,10 @@ bool grouped_quantize(const StoredRows& rows, bool rotated, int64_t first_row, i
 // What 15 steps span, in ranges of a group: less than one cuts off the ends, which few weights reach.
 constexpr std::array<float, 6> kTrialRanges{1.0f, 0.96f, 0.92f, 0.88f, 0.84f, 0.80f};
 
+// Rotates a row [size], size a multiple of 64, norm and all.
+using RotateRow = void (*)(float* row, int64_t size);
+void rotate_row_scalar(float* row, int64_t size);
+
 // 16 rows of fp32, [16][size], to all groups of a panel: those of lanes [begin, end) of the 16 that start at lane 0 or
 // 16 of the panel, `lane`. The others are left as they are. False if a scale or minimum is not finite.
 struct QuantizedBlock {
@@ -30,6 +34,7 @@ struct QuantizedBlock {
 using GroupedQuantizeBlock = bool (*)(const QuantizedBlock& block);
 bool grouped_quantize_block_scalar(const QuantizedBlock& block);
 #if defined(__x86_64__)
+void rotate_row_avx512(float* row, int64_t size);
 bool grouped_quantize_block_avx512(const QuantizedBlock& block);
 #endif
 

@@ -1,5 +1,6 @@
 // The search of grouped_quantize.h for 16 outputs at a time, one a lane, with the bits of the portable version.
 #include "grouped_quantize.h"
+#include "quantized_rows_avx512.h"
 #include "transpose_avx512.h"
 
 namespace pelton {
@@ -77,6 +78,19 @@ inline bool all_finite(__m512 values) {
 }
 
 }  // namespace
+
+void rotate_row_avx512(float* row, int64_t size) {
+  for (int64_t first = 0; first < size; first += kRotatedInputs) {
+    __m512 block[4];
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < 4; ++v) block[v] = _mm512_loadu_ps(row + first + v * 16);
+    rotate(block);
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < 4; ++v) {
+      _mm512_storeu_ps(row + first + v * 16, _mm512_mul_ps(block[v], _mm512_set1_ps(kRotationNorm)));
+    }
+  }
+}
 
 bool grouped_quantize_block_avx512(const QuantizedBlock& block) {
   constexpr int64_t kBytes = grouped_bytes(GroupedKind::kFourBitsMinimum);
