@@ -26,7 +26,9 @@ def main() -> None:
     build()
     verify_that_an_overflow_is_found()
     tests = sys.argv[1:] or KERNEL_TESTS
-    sys.exit(subprocess.run([*python("-m", "pytest"), *tests], env=environment(), check=False).returncode)
+    # A finding ends the process: captured, its report would be lost.
+    pytest = python("-m", "pytest", "--verbose", "--capture=no")
+    sys.exit(subprocess.run([*pytest, *tests], env=environment(), check=False).returncode)
 
 
 def build() -> None:
