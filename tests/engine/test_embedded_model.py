@@ -70,7 +70,7 @@ class Harness:
         self.info = files.info()
         self.kv_dtype = kv_dtype or dtype
         quantize = weight_format if weight_format in (INT8, INT4) else "none"
-        self.context = LayerContext(dtype, CPU, MAX_MODEL_LEN, Scratch(CPU), quantize)
+        self.context = LayerContext(dtype, CPU, MAX_MODEL_LEN, Scratch(CPU), quantize, stored=weight_format == NATIVE)
         self.model = load(files, self.context, weight_format)
 
     def engine(

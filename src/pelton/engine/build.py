@@ -62,10 +62,11 @@ def load_model(config: EngineConfig, info: ModelInfo, path: Path) -> tuple[Llama
         max_model_len=chosen(config.max_model_len),
         scratch=Scratch(device),
         quantize=config.quantize,
+        stored=config.weight_format == "native",
     )
     with torch.inference_mode():
         model = build_model(info, context)
         source_dtype = dtype if config.quantize == "none" else None
-        checkpoint = open_checkpoint(path, source_dtype, stored=config.weight_format == "native")
+        checkpoint = open_checkpoint(path, source_dtype, stored=context.stored)
         load_weights(model, checkpoint, model.tied_names)
     return model, context

@@ -58,9 +58,9 @@ class Attention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             self.q_norm(query)
             self.k_norm(key)
-        rotated = self._scratch.empty(num_tokens, query_size, x.dtype).view(num_tokens, -1, self.head_dim)
+        rotated = self._scratch.empty(num_tokens, query_size, heads.dtype).view(num_tokens, -1, self.head_dim)
         rope_and_cache(query, key, value, self.cos_sin, batch.positions, kv, batch.slots, out=rotated)
-        mixed = self._scratch.empty(num_tokens, query_size, x.dtype)
+        mixed = self._scratch.empty(num_tokens, query_size, heads.dtype)
         paged_attention(
             rotated,
             kv,

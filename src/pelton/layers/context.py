@@ -18,7 +18,7 @@ class LayerContext:
     """`dtype` is that of activations and dense weights; `max_model_len` bounds positions.
 
     The residual stream is float32 whatever `dtype` is. `scratch` is where layers put their results. `quantize` is
-    what becomes of weights when they are loaded, as in EngineConfig.
+    what becomes of weights when they are loaded, `stored` whether quantized ones stay as they are, as in EngineConfig.
     """
 
     dtype: torch.dtype
@@ -26,6 +26,13 @@ class LayerContext:
     max_model_len: int
     scratch: Scratch
     quantize: str = "none"
+    stored: bool = False
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """What norms and gates give to the product after them. Integer products round that to int8 themselves: rounding
+        it to bfloat16 before would add a fifth to their error."""
+        return torch.float32 if self.stored or self.quantize != "none" else self.dtype
 
 
 @dataclass(frozen=True, slots=True)

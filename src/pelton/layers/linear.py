@@ -44,17 +44,17 @@ class Linear(nn.Module):
         self._staged: dict[str, torch.Tensor | GGUFTensor] = {}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, K] -> [T, N], in the dtype of x."""
+        """[T, K] -> [T, N], in the context's dtype."""
         assert self.weight is not None, "forward before the weights are loaded"
-        return multiply(x, self.weight, self.bias, self._context.scratch.empty(x.shape[0], self.out_features, x.dtype))
+        out = self._context.scratch.empty(x.shape[0], self.out_features, self._context.dtype)
+        return multiply(x, self.weight, self.bias, out)
 
     def forward_gated(self, x: torch.Tensor) -> torch.Tensor:
-        """silu(gate) · up, gate beside up being y: [T, K] -> [T, N / 2], in the dtype of x."""
+        """silu(gate) · up, gate beside up being y: [T, K] -> [T, N / 2], for another product."""
         assert self.weight is not None, "forward before the weights are loaded"
-        out = self._context.scratch.empty(x.shape[0], self.out_features // 2, x.dtype)
-        if self.weight.gated:
-            return multiply_gated(x, self.weight, self.bias, out)
-        return silu_mul(self.forward(x), out=out)
+        dtype = self._context.input_dtype if self.weight.gated else self._context.dtype
+        out = self._context.scratch.empty(x.shape[0], self.out_features // 2, dtype)
+        return multiply_gated(x, self.weight, self.bias, out) if self.weight.gated else silu_mul(self(x), out=out)
 
     def add_to(self, stream: torch.Tensor, x: torch.Tensor) -> None:
         """stream [T, N] float32 += y, **in place**, for x [T, K]."""
