@@ -57,13 +57,20 @@ def python(*arguments: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     """The runtime comes first among the libraries. What CPython and torch keep until the end is no leak of ours."""
-    runtime = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    # The C++ library second: the runtime looks for its exceptions once, before the extension would load it.
+    libraries = [library("libasan.so"), library("libstdc++.so.6")]
     return os.environ | {
         "PYTHONPATH": os.pathsep.join([str(SITE.resolve()), sysconfig.get_path("purelib")]),
-        "LD_PRELOAD": runtime.stdout.strip(),
+        "LD_PRELOAD": " ".join(libraries),
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
+
+
+def library(name: str) -> str:
+    """Where the compiler has it."""
+    command = ["g++", f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":
