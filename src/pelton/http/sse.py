@@ -43,6 +43,11 @@ class EventTemplate:
         return self._before + _encode(text) + self._after
 
 
+def openai_ending(error: Exception | None) -> bytes:
+    """The error, if one ended the stream, as an event, and [DONE]."""
+    return DONE if error is None else b"data: " + error_body(error) + b"\n\n" + DONE
+
+
 class Closeable(Protocol):
     def close(self) -> None: ...
 
@@ -99,19 +104,22 @@ class Outbox:
 
 
 class EventStream(Response):
-    """Sends the events of what `start` starts, then [DONE].
+    """Sends the events of what `start` starts, then what `ending` gives: by default [DONE].
 
-    The status line waits for the first event, so that an error before it is a plain error answer. A later error becomes
-    an error event, before [DONE]. At the end, and when the client hangs up, what was started is closed.
+    The status line waits for the first event, so that an error before it is a plain error answer. A later error is
+    given to `ending`, which tells the client. At the end, and when the client hangs up, what was started is closed.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, start: Callable[[Outbox], Closeable]) -> None:
+    def __init__(
+        self, start: Callable[[Outbox], Closeable], ending: Callable[[Exception | None], bytes] = openai_ending
+    ) -> None:
         self.status_code = HTTPStatus.OK
         self.background = None
         self.init_headers(_HEADERS)
         self._start = start
+        self._ending = ending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -129,6 +137,7 @@ class EventStream(Response):
     async def _send_events(self, outbox: Outbox, send: Send) -> None:
         data = await outbox.take(begun=False)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        failure: Exception | None = None
         try:
             while data:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
@@ -136,5 +145,5 @@ class EventStream(Response):
         except Exception as error:
             if as_request_error(error).status == HTTPStatus.INTERNAL_SERVER_ERROR:
                 logger.exception("a stream failed")
-            data = b"data: " + error_body(error) + b"\n\n"
-        await send({"type": "http.response.body", "body": data + DONE, "more_body": False})
+            failure = error
+        await send({"type": "http.response.body", "body": self._ending(failure), "more_body": False})

@@ -9,10 +9,11 @@ from starlette.responses import Response
 
 from pelton.http.body import read_json
 from pelton.http.connection import while_connected
-from pelton.http.openai.generation import Answer, Choice, Generation, collect, generation, refuse_when_full
+from pelton.http.openai.generation import Choice, Generation, generation, refuse_when_full
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.models import check_model
 from pelton.http.openai.parameters import chat_params
+from pelton.http.openai.parts import PlainText
 from pelton.http.openai.prompts import chat_completion_prompt
 from pelton.http.openai.requests import ChatBody
 from pelton.http.openai.responses import (
@@ -25,6 +26,7 @@ from pelton.http.openai.responses import (
     Usage,
 )
 from pelton.http.openai.stream import event_stream
+from pelton.http.openai.turns import ChatJob, Turn, collect_turns
 from pelton.http.service import Service
 from pelton.types import Delta
 
@@ -35,39 +37,50 @@ _encode = msgspec.json.Encoder().encode
 async def create_chat_completion(service: Service, request: Request) -> Response:
     """Answer a chat; streamed or whole."""
     body = await read_json(request, _decoder)
+    job = await chat_job(service, request, body, prefix="chatcmpl-")
+    if body.stream:
+        return event_stream(service, job.generation, _Chunks(job.generation))
+    completion = await while_connected(request.receive, _whole(service, job))
+    return Response(_encode(completion), media_type="application/json")
+
+
+async def chat_job(service: Service, request: Request, body: ChatBody, *, prefix: str) -> ChatJob:
+    """Check and tokenize a chat, of this endpoint or of another one that was written as such. `prefix` starts the id.
+
+    Raises:
+        RequestError: names the field; or the queue is full.
+    """
     check_model(service, body.model)
     tokenizer = service.engine.tokenizer
     params = chat_params(body, max_model_len=service.max_model_len, vocab_size=tokenizer.vocab_size)
     refuse_when_full(service)
     prompt = await chat_completion_prompt(tokenizer, body, service.max_model_len)
-    job = generation(service, request, body, prompts=[prompt], params=params, prefix="chatcmpl-")
-    if body.stream:
-        return event_stream(service, job, _Chunks(job))
-    completion = await while_connected(request.receive, _whole(service, job))
-    return Response(_encode(completion), media_type="application/json")
+    job = generation(service, request, body, prompts=[prompt], params=params, prefix=prefix)
+    return ChatJob(generation=job, new_parser=PlainText)
 
 
-async def _whole(service: Service, job: Generation) -> ChatCompletion:
-    answers, usage = await collect(service, job)
+async def _whole(service: Service, chat: ChatJob) -> ChatCompletion:
+    job = chat.generation
+    turns, usage = await collect_turns(service, chat)
     return ChatCompletion(
         id=job.id,
         created=job.created,
         model=job.model,
-        choices=[_whole_choice(job, answer) for answer in answers],
+        choices=[_whole_choice(job, turn) for turn in turns],
         usage=usage,
         prompt_token_ids=list(job.prompts[0].token_ids) if job.return_token_ids else UNSET,
     )
 
 
-def _whole_choice(job: Generation, answer: Answer) -> ChatChoice:
-    choice = answer.choice
+def _whole_choice(job: Generation, turn: Turn) -> ChatChoice:
+    choice = turn.choice
     return ChatChoice(
         index=choice.index,
-        message=ChatMessage(content=answer.text),
-        logprobs=None if choice.logprobs is None else job.names.chat(answer.positions),
-        finish_reason=choice.finish_reason,
+        message=ChatMessage(content=turn.text),
+        logprobs=None if choice.logprobs is None else job.names.chat(turn.positions),
+        finish_reason=turn.finish_reason,
         stop_reason=choice.stop_reason,
-        token_ids=answer.token_ids if job.return_token_ids else UNSET,
+        token_ids=turn.token_ids if job.return_token_ids else UNSET,
     )
 
 

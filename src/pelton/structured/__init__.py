@@ -1,0 +1,1 @@
+"""Structured output: grammars that an output must obey, and the token masks that enforce them."""
