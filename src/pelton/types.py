@@ -22,7 +22,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     `max_tokens=None` means "up to the end of the context". `top_k` is off at 0 and -1.
     `seed=None` draws a fresh seed per request; with a seed, output depends on (seed, position) only.
     `logprobs=k` reports the k most likely tokens beside each sampled one. `grammar` is what the output must obey, as
-    llguidance reads it: Lark text or the JSON that stands for several grammars, made by `pelton.structured`.
+    llguidance reads it: Lark text or the JSON that stands for several grammars, made by `pelton.structured`. The output
+    ends with the grammar, `ignore_eos` or not; that only keeps it from ending earlier, where the grammar could go on.
     """
 
     n: int = 1
@@ -117,16 +118,25 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     sample: bool
 
 
+class ForcedTokens(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens that a grammar appended to a request, from `position` on: no runner sampled them."""
+
+    request_id: int
+    position: int
+    token_ids: tuple[int, ...]
+
+
 class Plan(msgspec.Struct, frozen=True, array_like=True):
     """One step as plain integers. Rank 0 makes it, every rank runs it.
 
     Rows stand in execution order. `ended` lists requests whose runner state goes before the step; `new` comes with
-    the first row of its request, after that.
+    the first row of its request, after that. `forced` is of requests that the runner knows, with a row or without.
     """
 
     rows: tuple[Row, ...]
     new: tuple[NewRequest, ...] = ()
     ended: tuple[int, ...] = ()
+    forced: tuple[ForcedTokens, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -143,17 +153,23 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sampled(msgspec.Struct, frozen=True, array_like=True):
-    """The runner's answer for one sampling row, or the error that ends that request alone."""
+    """The runner's answer for one sampling row, or the error that ends that request alone.
+
+    `forced_ids` are the tokens that must follow this one, as the engine found by the request's grammar.
+    """
 
     token_id: int
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    error_status: int = 500  # as of HTTP: 400 for what the request itself caused
+    forced_ids: tuple[int, ...] = ()
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
     """What one step gave one request. The last one of a request has a finish_reason.
 
-    `num_cached_tokens` counts prompt tokens served from the prefix cache. `error` goes with finish_reason "error".
+    `num_cached_tokens` counts prompt tokens served from the prefix cache. `error` goes with finish_reason "error", and
+    with its HTTP status: 400 for what the request itself caused.
     """
 
     request_id: int
@@ -163,6 +179,7 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     stop_reason: int | None = None  # the stop token's id; None for end-of-sequence
     num_cached_tokens: int = 0
     error: str | None = None
+    error_status: int = 500
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,10 @@ from pelton.ops.program import Program
 from pelton.ops.sampling import sample
 from pelton.runner.batch import BatchBuilder
 from pelton.runner.graphs import StepGraphs
-from pelton.runner.logits import adjust_logits
+from pelton.runner.logits import adjust_logits, mask_logits
 from pelton.runner.sampler import sampling_controls, token_logprobs
 from pelton.runner.state import RequestState
+from pelton.structured.masks import TokenMasks
 from pelton.types import Plan, Row, Sampled
 
 
@@ -53,6 +54,9 @@ class Runner:
             self._states.pop(request_id, None)
         for new in plan.new:
             self._states[new.request_id] = RequestState(new)
+        for forced in plan.forced:
+            for position, token_id in enumerate(forced.token_ids, start=forced.position):
+                self._states[forced.request_id].put(position, token_id)
         self._plan, self._logits = plan, None
         if plan.rows:
             batch = self._batches.build(plan, self._states)
@@ -68,29 +72,46 @@ class Runner:
         return self._model.logits(self._model(batch, self._kv), batch.sample_indices)
 
     @torch.inference_mode()
-    def sample(self) -> list[Sampled | None]:
+    def sample(self, masks: TokenMasks | None = None) -> list[Sampled | None]:
         """Tokens of the step that `forward` computed: an entry a row, None where the row does not sample."""
+        late = masks.late if masks is not None else frozenset[int]()
         rows = [row for row in self._plan.rows if row.sample]
-        sampled = iter(self._sample_rows(rows) if rows else ())
-        return [next(sampled) if row.sample else None for row in self._plan.rows]
+        sampled = iter(self._sample_rows(rows, masks) if rows else ())
+        results = [next(sampled) if row.sample else None for row in self._plan.rows]
+        return [
+            None if row.request_id in late else result
+            for row, result in zip(self._plan.rows, results, strict=True)
+        ]  # fmt: skip
 
-    def _sample_rows(self, rows: Sequence[Row]) -> list[Sampled]:
+    def _sample_rows(self, rows: Sequence[Row], masks: TokenMasks | None) -> list[Sampled]:
         assert self._logits is not None, "sample() before forward()"
         states = [self._states[row.request_id] for row in rows]
         positions = [row.start + row.num_tokens for row in rows]
         logits = adjust_logits(self._logits, states, positions, self._info.eos_token_ids)
+        if masks is not None:
+            logits = self._mask(logits, rows, states, masks)
         rows_controls = [
             sampling_controls(state.params, position) for state, position in zip(states, positions, strict=True)
         ]
         tokens, highest = sample(logits, torch.tensor(rows_controls, dtype=torch.float64))
         results = [
-            Sampled(token) if math.isfinite(value) else Sampled(0, error=_reason(value))
-            for token, value in zip(tokens.tolist(), highest.tolist(), strict=True)
+            Sampled(token) if math.isfinite(value) else _no_token(value, state)
+            for token, value, state in zip(tokens.tolist(), highest.tolist(), states, strict=True)
         ]
         self._add_logprobs(results, states)
         for state, position, result in zip(states, positions, results, strict=True):
             state.put(position, result.token_id)
         return results
+
+    def _mask(
+        self, logits: torch.Tensor, rows: Sequence[Row], states: Sequence[RequestState], masks: TokenMasks
+    ) -> torch.Tensor:
+        """In place where nobody reads the model's own logits afterwards."""
+        masked = [index for index, row in enumerate(rows) if row.request_id in masks.words]
+        if logits is self._logits and any(states[index].params.logprobs is not None for index in masked):
+            logits = logits.clone()
+        mask_logits(logits, masked, [masks.words[rows[index].request_id] for index in masked])
+        return logits
 
     def _add_logprobs(self, results: list[Sampled], states: Sequence[RequestState]) -> None:
         wanted = [
@@ -106,7 +127,13 @@ class Runner:
             results[index] = Sampled(results[index].token_id, logprobs)
 
 
-def _reason(highest_logit: float) -> str:
-    if highest_logit == -math.inf:
-        return "no token is allowed: allowed_token_ids, logit_bias and min_tokens together rule out all of them"
-    return "the model gave logits that are not finite"
+def _no_token(highest_logit: float, state: RequestState) -> Sampled:
+    if highest_logit != -math.inf:
+        return Sampled(0, error="the model gave logits that are not finite")
+    constraint = "the grammar, " if state.params.grammar is not None else ""
+    return Sampled(
+        0,
+        error=f"no token is allowed: {constraint}allowed_token_ids, logit_bias and min_tokens together rule out all "
+        "of them",
+        error_status=400,
+    )

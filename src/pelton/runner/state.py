@@ -29,7 +29,7 @@ class RequestState:
         return self._tokens[self.num_prompt : stop]
 
     def put(self, position: int, token_id: int) -> None:
-        """Record a sampled token. Doing it again for the same position is fine: a step may be run again."""
+        """Record a sampled or forced token. Doing it again for the same position is fine: a step may be run again."""
         if position >= len(self._tokens):
             grown = np.empty(2 * len(self._tokens), dtype=np.int64)
             grown[: len(self._tokens)] = self._tokens
