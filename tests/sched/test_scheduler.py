@@ -66,10 +66,10 @@ def test_a_second_request_reuses_the_pages_of_a_shared_prefix_and_computes_at_le
     step(scheduler, runner)
     scheduler.add(2, prompt, params(1))
     plan, outputs = step(scheduler, runner)
-    assert plan.rows[0].start == 8
-    assert outputs[0].num_cached_tokens == 8
+    assert (plan.rows[0].start, plan.rows[0].num_tokens) == (11, 1)
+    assert outputs[0].num_cached_tokens == 11
     assert scheduler.stats().prefix_cache_queries == 24
-    assert scheduler.stats().prefix_cache_hits == 8
+    assert scheduler.stats().prefix_cache_hits == 11
 
 
 def test_requests_of_another_salt_share_nothing() -> None:
