@@ -185,8 +185,8 @@ class Scheduler:
         self._pool.acquire(matched)
         request.pages = matched
         request.num_published = len(matched)
-        # At least one position is left to compute, for its logits. Where all pages of a prompt were found, it is the last
-        # one: it writes into the last page, which others may share, the bits that are there already.
+        # At least one position is left to compute, for its logits. Where all pages of a prompt were found, it is the
+        # last one: it writes into the last page, which others may share, the bits that are there already.
         request.num_computed = min(len(matched) * self._pool.page_size, len(request.token_ids) - 1)
         if not request.is_announced:
             request.num_cached = request.num_computed
