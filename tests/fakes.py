@@ -114,6 +114,7 @@ class FakeEngine:
             num_key_value_heads=1,
             head_dim=8,
             max_position_embeddings=2048,
+            eos_token_ids=self.tokenizer.eos_token_ids,
         )
 
     def ids(self, text: str) -> list[int]:
