@@ -57,7 +57,7 @@ async def chat_job(service: Service, request: Request, body: ChatBody, *, prefix
     params = chat_params(body, max_model_len=service.max_model_len, vocab_size=tokenizer.vocab_size)
     params = await with_bad_words(params, body.bad_words, tokenizer)
     refuse_when_full(service)
-    prompt = await chat_completion_prompt(tokenizer, body, service.max_model_len)
+    prompt = await chat_completion_prompt(service, body)
     job = generation(service, request, body, prompts=[prompt], params=params, prefix=prefix)
     return ChatJob(generation=job, new_parser=PlainText)
 

@@ -35,7 +35,7 @@ async def create_completion(service: Service, request: Request) -> Response:
     params = completion_params(body, max_model_len=service.max_model_len, vocab_size=tokenizer.vocab_size)
     params = await with_bad_words(params, body.bad_words, tokenizer)
     refuse_when_full(service)
-    prompts = await completion_prompts(tokenizer, body, service.max_model_len)
+    prompts = await completion_prompts(service, body)
     job = generation(service, request, body, prompts=prompts, params=params, prefix="cmpl-")
     job = dataclasses.replace(job, echo=bool(body.echo))
     if body.stream:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from pelton.engine.beam_search import BeamSettings
 from pelton.errors import RequestError
 from pelton.http.gate import ARRIVAL, TENANT
+from pelton.http.limits import DEADLINE, SPEND, Deadline
 from pelton.http.metrics import ChoiceTimer
 from pelton.http.openai.beams import beam_settings, start_search
 from pelton.http.openai.logprobs import AlignedLogprobs, TextPosition, TokenNames
@@ -30,6 +31,7 @@ class Generation:
     """One request, checked and tokenized. `arrival` is in seconds of time.perf_counter, `created` in Unix time.
 
     `prompt_logprobs` is how many to show at each position as vLLM does; `params` may ask for more, to echo them.
+    `spend` takes the tokens that it has cost.
     """
 
     id: str
@@ -44,6 +46,8 @@ class Generation:
     include_usage: bool
     continuous_usage: bool
     return_token_ids: bool
+    deadline: Deadline | None
+    spend: Callable[[int], None]
     streamed: bool = False
     echo: bool = False
     prompt_logprobs: int | None = None
@@ -122,6 +126,8 @@ def generation(
         streamed=bool(body.stream),
         prompt_logprobs=body.prompt_logprobs,
         beams=beam_settings(body, params, service.engine.info.eos_token_ids),
+        deadline=request.scope[DEADLINE],
+        spend=request.scope[SPEND],
     )
 
 
@@ -133,7 +139,11 @@ def refuse_when_full(service: Service) -> None:
     config = service.engine.config
     waiting = max(service.engine.stats.num_waiting, service.lifecycle.num_choices - config.max_num_seqs)
     if waiting >= config.max_queue:
-        raise RequestError("Too many waiting requests; try again later", status=HTTPStatus.TOO_MANY_REQUESTS)
+        raise RequestError(
+            "Too many waiting requests; try again later",
+            status=HTTPStatus.TOO_MANY_REQUESTS,
+            retry_after=service.metrics.seconds_until_ended(waiting - config.max_queue + 1),
+        )
 
 
 def params_for_prompt(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> SamplingParams:
@@ -146,6 +156,8 @@ def params_for_prompt(params: SamplingParams, num_prompt_tokens: int, max_model_
 
 class Run:
     """Every choice of a job under way. `close` must be called when it has ended, or to end it early.
+
+    At the job's deadline it ends by itself, with an error of status 408.
 
     `on_delta` gets the deltas as they come, all from the event loop. `on_end` is called once: after the last delta of
     the last choice, or with the first error (RequestError or EngineDeadError, as EngineClient.submit gives them, or
@@ -160,6 +172,8 @@ class Run:
         self._service = service
         self._on_delta = on_delta
         self._on_end = on_end
+        self._spend = job.spend
+        self._deadline = _at_deadline(job.deadline, self._expire)
         self._choices = _choices(service, job)
         self._num_open = len(self._choices)
         self._outcome: FinishReason = "abort"
@@ -177,6 +191,8 @@ class Run:
         """Abort what still runs."""
         self._service.lifecycle.num_choices -= len(self._choices)
         self._num_open = 0
+        if self._deadline is not None:
+            self._deadline.cancel()
         now = time.perf_counter()
         for choice in self._choices:
             if choice.finish_reason is None:
@@ -237,7 +253,9 @@ class Run:
         now = time.perf_counter()
         if choice.is_first_of_prompt and not choice.has_begun:
             self._service.metrics.num_prompt_tokens += len(choice.prompt.token_ids)
+            self._spend(len(choice.prompt.token_ids))
         if delta.token_ids:
+            self._spend(len(delta.token_ids))
             choice.timer.observe_tokens(len(delta.token_ids), now)
         if delta.finish_reason is not None:
             choice.finish_reason = delta.finish_reason
@@ -246,13 +264,24 @@ class Run:
         self._on_delta(choice, delta, choice.logprobs.push(delta) if choice.logprobs else ())
         choice.has_begun = True
 
-    def _fail(self, error: Exception) -> None:
+    def _expire(self, deadline: Deadline) -> None:
+        if self._num_open:
+            self._fail(deadline.error(), "abort")
+
+    def _fail(self, error: Exception, outcome: FinishReason = "error") -> None:
         self._num_open = 0
-        self._outcome = "error"
+        self._outcome = outcome
         for choice in self._choices:
             if choice.abort is not None:
                 choice.abort()
         self._on_end(error)
+
+
+def _at_deadline(deadline: Deadline | None, expire: Callable[[Deadline], None]) -> asyncio.TimerHandle | None:
+    if deadline is None:
+        return None
+    deadline.take_over()
+    return asyncio.get_running_loop().call_at(deadline.at, expire, deadline)
 
 
 class Answer:
