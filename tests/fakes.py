@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import tokenizers
 from starlette.applications import Starlette
@@ -113,6 +114,7 @@ class FakeEngine:
             num_key_value_heads=1,
             head_dim=8,
             max_position_embeddings=2048,
+            eos_token_ids=self.tokenizer.eos_token_ids,
         )
 
     def ids(self, text: str) -> list[int]:
@@ -123,7 +125,7 @@ class FakeEngine:
     ) -> Callable[[], None]:
         assert params.n == 1
         assert params.max_tokens is not None
-        assert 0 < len(prompt_ids) < (self.config.max_model_len or 0)
+        assert 0 < len(prompt_ids) < (self.config.max_model_len or 0) + (params.max_tokens == 0)
         call = Call(tuple(prompt_ids), params, priority, salt)
         self.calls.append(call)
         self.num_live += 1
@@ -159,6 +161,9 @@ class FakeEngine:
         self.aborting = True
 
     def _outputs(self, prompt_ids: Sequence[int], params: SamplingParams) -> list[Output]:
+        scores = self._prompt_logprobs(prompt_ids, params)
+        if params.max_tokens == 0:
+            return [*scores, Output(0, finish_reason="length")]
         ids, finish_reason, stop_reason = self._sequence(prompt_ids, params)
         size = self.num_tokens_per_delta
         outputs = [
@@ -172,7 +177,15 @@ class FakeEngine:
         ]
         last = outputs[-1]
         outputs[-1] = Output(0, last.token_ids, last.logprobs, finish_reason, stop_reason, self.num_cached_tokens)
-        return outputs
+        return [*scores, *outputs]
+
+    def _prompt_logprobs(self, prompt_ids: Sequence[int], params: SamplingParams) -> list[Output]:
+        """Of three tokens at a time, as a prompt is computed in chunks."""
+        if params.prompt_logprobs is None:
+            return []
+        entries = self._logprobs(prompt_ids[1:], msgspec.structs.replace(params, logprobs=params.prompt_logprobs)) or ()
+        starts = range(0, len(entries), 3)
+        return [Output(0, prompt_logprobs=entries[start : start + 3]) for start in starts]
 
     def _sequence(
         self, prompt_ids: Sequence[int], params: SamplingParams
