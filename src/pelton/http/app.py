@@ -18,6 +18,8 @@ from pelton.http.errors import as_request_error, error_response
 from pelton.http.gate import Gate, Lifecycle
 from pelton.http.metrics import ServerMetrics, metrics_registry
 from pelton.http.openai import chat, completions, models, tokenization
+from pelton.http.openai.responses_api import routes as responses_api
+from pelton.http.openai.responses_api.store import ResponseStore
 from pelton.http.service import Service, root_model_name
 
 Endpoint = Callable[[Service, Request], Awaitable[Response]]
@@ -25,6 +27,12 @@ Endpoint = Callable[[Service, Request], Awaitable[Response]]
 _ROUTES: dict[tuple[str, str], Endpoint] = {
     ("POST", "/v1/completions"): completions.create_completion,
     ("POST", "/v1/chat/completions"): chat.create_chat_completion,
+    ("POST", "/v1/responses"): responses_api.create_response,
+    ("POST", "/v1/responses/input_tokens"): responses_api.count_input_tokens,
+    ("GET", "/v1/responses/{response_id}"): responses_api.get_response,
+    ("DELETE", "/v1/responses/{response_id}"): responses_api.delete_response,
+    ("POST", "/v1/responses/{response_id}/cancel"): responses_api.cancel_response,
+    ("GET", "/v1/responses/{response_id}/input_items"): responses_api.list_input_items,
     ("GET", "/v1/models"): models.list_models,
     ("GET", "/v1/models/{model:path}"): models.get_model,
     ("POST", "/tokenize"): tokenization.tokenize,
@@ -49,6 +57,7 @@ def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None) -> Star
         metrics=metrics,
         registry=metrics_registry(engine, metrics, model),
         lifecycle=lifecycle or Lifecycle(),
+        responses=ResponseStore(),
         model=model,
         root_model=root_model,
         created=int(time.time()),
