@@ -45,7 +45,7 @@ _RENAMED = tuple(
         (r"\bmax_(completion_)?tokens\b", "max_output_tokens"),
         (r"\bresponse_format(\.json_schema)?\b", "text.format"),
         (r"\breasoning_effort\b", "reasoning.effort"),
-        (r"\bmessages(\[\d+\])?(\.\w+)*", "input"),
+        (r"\bmessages(\[\d+\]|\.\w+)*", "input"),
         (r"(tools\[\d+\])\.function\b", r"\1"),
         (r"\btool_choice\.function\b", "tool_choice"),
     )

@@ -2,7 +2,6 @@
 
 from http import HTTPStatus
 
-import msgspec
 from starlette.requests import Request
 
 from pelton.errors import RequestError
@@ -17,8 +16,6 @@ from pelton.http.openai.responses_api.shapes import ReasoningConfig, Response, T
 from pelton.http.openai.turns import ChatJob
 from pelton.http.service import Service
 from pelton.types import JsonObject
-
-_encode = msgspec.json.Encoder().encode
 
 
 async def draft_response(service: Service, request: Request, body: ResponsesBody) -> Draft:
@@ -37,9 +34,7 @@ async def draft_response(service: Service, request: Request, body: ResponsesBody
         raise own_names(error) from None
     if body.request_id is not None and service.responses.has(tenant, job.generation.id):
         raise RequestError("request_id: there is a response with this id already", param="request_id")
-    draft = Draft(tenant=tenant, job=job, items=items, response=_response(body, job))
-    _check_text(draft.response)
-    return draft
+    return Draft(tenant=tenant, job=job, items=items, response=_response(body, job))
 
 
 def _earlier_items(service: Service, tenant: str, previous_id: str | None) -> list[JsonObject]:
@@ -95,11 +90,3 @@ def _response(body: ResponsesBody, job: ChatJob) -> Response:
         truncation=body.truncation or "disabled",
         user=body.user,
     )
-
-
-def _check_text(response: Response) -> None:
-    """A response repeats what it was asked for: refuse what cannot be sent back."""
-    try:
-        _encode(response)
-    except UnicodeEncodeError:
-        raise RequestError("The body holds an unpaired surrogate, which is no text") from None

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import cast
 
+import msgspec
+
 from pelton.errors import RequestError
 from pelton.http.openai.responses_api.shapes import new_id
 from pelton.types import JsonObject
@@ -44,14 +46,7 @@ def _item(item: JsonObject, name: str) -> JsonObject:
         case "message":
             return _message(item, name)
         case "function_call":
-            return {
-                "id": _id(item, "fc"),
-                "type": "function_call",
-                "status": "completed",
-                "call_id": _text(item, "call_id", name),
-                "name": _text(item, "name", name),
-                "arguments": _text(item, "arguments", name),
-            }
+            return _call(item, name)
         case "function_call_output":
             return {
                 "id": _id(item, "fc"),
@@ -74,14 +69,38 @@ def _message(item: JsonObject, name: str) -> JsonObject:
         kind = "input_text"
     else:
         raise RequestError(f"{name}.role must be user, assistant, system or developer", param=f"{name}.role")
-    unfinished = role == "assistant" and item.get("status") in ("in_progress", "incomplete")
     return {
         "id": _id(item, "msg"),
         "type": "message",
-        "status": "incomplete" if unfinished else "completed",
+        "status": _status(item),
         "role": role,
         "content": [_part(kind, text) for text in _texts(item.get("content"), f"{name}.content")],
     }
+
+
+def _call(item: JsonObject, name: str) -> JsonObject:
+    call: JsonObject = {
+        "id": _id(item, "fc"),
+        "type": "function_call",
+        "status": _status(item),
+        "call_id": _text(item, "call_id", name),
+        "name": _text(item, "name", name),
+        "arguments": _text(item, "arguments", name),
+    }
+    if call["status"] == "completed" and not _is_object(call["arguments"]):
+        raise RequestError(f"{name}.arguments must be JSON text of an object", param=f"{name}.arguments")
+    return call
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, RecursionError):
+        return not text
+
+
+def _status(item: JsonObject) -> str:
+    return "incomplete" if item.get("status") in ("in_progress", "incomplete") else "completed"
 
 
 def _part(kind: str, text: str) -> JsonObject:

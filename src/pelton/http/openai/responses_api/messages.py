@@ -36,6 +36,8 @@ def _append(messages: list[JsonObject], item: JsonObject) -> None:
             text = _joined(item["content"]) or _joined(item["summary"])
             if text:
                 messages.append({"role": "assistant", "content": "", "reasoning_content": text})
+        case "function_call" if item["status"] == "incomplete":
+            pass  # cut short, its arguments are no JSON, and nobody has run it
         case "function_call":
             call = {
                 "id": item["call_id"],

@@ -58,15 +58,8 @@ class StoredResponse:
 
 
 def conversation_json(items: Sequence[JsonObject], output: Sequence[OutputItem]) -> bytes:
-    """Items and output items as later responses read them: without logprobs.
-
-    Raises:
-        RequestError: a text cannot be written as JSON.
-    """
-    try:
-        return _encode([*items, *map(_without_logprobs, output)])
-    except UnicodeEncodeError:
-        raise RequestError("input holds an unpaired surrogate, which is no text", param="input") from None
+    """Items and output items as later responses read them: without logprobs."""
+    return _encode([*items, *map(_without_logprobs, output)])
 
 
 def _without_logprobs(item: OutputItem) -> OutputItem:
