@@ -53,7 +53,7 @@ class ResponseWriter:
         """What a delta brought: its text, the parts that it completed, and logprobs."""
         if positions:
             self._logprobs.push(text, positions)
-        for part in parts:
+        for part in _merged(parts):
             match part:
                 case Text(piece):
                     self._add_text(piece)
@@ -137,3 +137,17 @@ class ResponseWriter:
             event.sequence_number = self._num_events
             self._num_events += 1
             self._put(event_bytes(event))
+
+
+def _merged(parts: Sequence[Part]) -> list[Part]:
+    """Neighbouring pieces of one text as one."""
+    merged: list[Part] = []
+    for part in parts:
+        match merged[-1] if merged else None, part:
+            case (Text(before), Text(piece)) | (Reasoning(before), Reasoning(piece)):
+                merged[-1] = type(part)(before + piece)
+            case ToolCallArguments(index, before), ToolCallArguments(_, piece):
+                merged[-1] = ToolCallArguments(index, before + piece)
+            case _:
+                merged.append(part)
+    return merged
