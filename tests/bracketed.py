@@ -61,7 +61,7 @@ def prompt_text(engine: FakeEngine) -> str:
 
 
 class BracketParser:
-    """Reads "[reasoning]", "{name:arguments}" and text, character by character."""
+    """Reads "[reasoning]", "<name:arguments>" and text, character by character."""
 
     def __init__(self) -> None:
         self._state = "text"
@@ -81,11 +81,11 @@ class BracketParser:
         match self._state, character:
             case "text", "[":
                 self._state = "reasoning"
-            case "text", "{":
+            case "text", "<":
                 self._state, self._name = "name", ""
             case "text", _:
                 return [Text(character)]
-            case ("reasoning", "]") | ("arguments", "}"):
+            case ("reasoning", "]") | ("arguments", ">"):
                 self._state = "text"
             case "reasoning", _:
                 return [Reasoning(character)]

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from bracketed import URL, bracketed, error_of, parse_response, prompt_text, scripted
 from pelton.errors import RequestError
 
+from bracketed import URL, bracketed, error_of, parse_response, prompt_text, scripted
 from fakes import Client, FakeEngine
 
 ASSISTANT = "<|im_start|>assistant\n"

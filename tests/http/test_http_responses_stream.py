@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from bracketed import URL, bracketed, error_of, parse_event_stream, parse_response, scripted
 from pelton.errors import RequestError
 
+from bracketed import URL, bracketed, error_of, parse_event_stream, parse_response, scripted
+
 BODY: dict[str, Any] = {"input": "hi", "stream": True}
-TURN = "[hello hello]hello é{f:{'a': 1}{g:}x"  # read by BracketParser; a tool's "{" is not its mark, hence "{'a'"
 
 
 def without_ids(item: object) -> object:
@@ -68,7 +68,7 @@ def test_an_empty_answer_has_all_events_but_deltas():
 
 def turn_script(engine: Any) -> list[int]:
     """Tokens of a turn with reasoning, text and calls; those of the emoji are parts of a character."""
-    return engine.ids("[hello 🧎 hello]hello é{f:hello}{g:}")
+    return engine.ids("[hello 🧎 hello]hello é<f:hello><g:>")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
@@ -162,7 +162,7 @@ def test_without_include_the_most_likely_token_is_not_told():
 
 @pytest.mark.parametrize(
     ("turn", "last"),
-    [("[abcdef", "reasoning"), ("abcdefg", "message"), ("{f:abcdef", "function_call")],
+    [("[abcdef", "reasoning"), ("abcdefg", "message"), ("<f:abcdef", "function_call")],
 )
 def test_a_turn_cut_by_its_length_is_incomplete(monkeypatch: pytest.MonkeyPatch, turn: str, last: str):
     bracketed(monkeypatch)
