@@ -51,10 +51,10 @@ async def chat_job(service: Service, request: Request, body: ChatBody, *, prefix
         RequestError: names the field; or the queue is full.
     """
     check_model(service, body.model)
-    tokenizer = service.engine.tokenizer
-    params = chat_params(body, max_model_len=service.max_model_len, vocab_size=tokenizer.vocab_size)
+    vocab_size = service.engine.tokenizer.vocab_size
+    params = chat_params(body, max_model_len=service.max_model_len, vocab_size=vocab_size)
     refuse_when_full(service)
-    prompt = await chat_completion_prompt(tokenizer, body, service.max_model_len)
+    prompt = await chat_completion_prompt(service, body)
     job = generation(service, request, body, prompts=[prompt], params=params, prefix=prefix)
     return ChatJob(generation=job, new_parser=PlainText)
 

@@ -13,8 +13,9 @@ from pelton.http.openai.responses_api.draft import draft_response
 from pelton.http.openai.responses_api.event_log import EventLog
 from pelton.http.openai.responses_api.query import QueryReader
 from pelton.http.openai.responses_api.run import BackgroundRun, no_ending, streamed_response, whole_response
-from pelton.http.openai.responses_api.shapes import Deleted, InputTokens, ItemList
+from pelton.http.openai.responses_api.shapes import Deleted, InputTokens, ItemList, Response
 from pelton.http.openai.responses_api.store import StoredResponse
+from pelton.http.routes import EVENTS, JSON, Route
 from pelton.http.service import Service
 from pelton.http.sse import EventStream
 from pelton.types import JsonObject
@@ -120,4 +121,57 @@ def _events(log: EventLog, *, after: int) -> EventStream:
 
 
 def _json(data: bytes) -> Answer:
-    return Answer(data, media_type="application/json")
+    return Answer(data, media_type=JSON)
+
+
+_ONE = "/v1/responses/{response_id}"
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/responses",
+        endpoint=create_response,
+        summary="Answer input items, and keep the answer",
+        body=ResponsesBody,
+        answers={JSON: Response, EVENTS: JsonObject},
+    ),
+    Route(
+        method="POST",
+        path="/v1/responses/input_tokens",
+        endpoint=count_input_tokens,
+        summary="How many input tokens a body would have",
+        body=ResponsesBody,
+        answers={JSON: InputTokens},
+    ),
+    Route(
+        method="GET",
+        path=_ONE,
+        endpoint=get_response,
+        summary="A response as it is now, or the events of one in the background",
+        answers={JSON: Response, EVENTS: JsonObject},
+        errors=(400, 404),
+    ),
+    Route(
+        method="DELETE",
+        path=_ONE,
+        endpoint=delete_response,
+        summary="Forget a response; one that is under way is cancelled",
+        answers={JSON: Deleted},
+        errors=(404,),
+    ),
+    Route(
+        method="POST",
+        path=f"{_ONE}/cancel",
+        endpoint=cancel_response,
+        summary="End a response in the background early",
+        answers={JSON: Response},
+        errors=(400, 404),
+    ),
+    Route(
+        method="GET",
+        path=f"{_ONE}/input_items",
+        endpoint=list_input_items,
+        summary="The items that a response answers",
+        answers={JSON: ItemList},
+        errors=(400, 404),
+    ),
+)

@@ -1,4 +1,4 @@
-"""Responses and their items as they are sent. None is sent as null."""
+"""Responses and their items as they are sent. None is sent as null, a tag as `type`."""
 
 import uuid
 from typing import Literal
@@ -17,42 +17,37 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{uuid.uuid4().hex}"
 
 
-class OutputText(msgspec.Struct, kw_only=True):
-    type: Literal["output_text"] = "output_text"
+class OutputText(msgspec.Struct, kw_only=True, tag_field="type", tag="output_text"):
     text: str
     annotations: list[JsonObject] = []
     logprobs: list[TokenLogprob] = []
 
 
-class ReasoningText(msgspec.Struct, kw_only=True):
-    type: Literal["reasoning_text"] = "reasoning_text"
+class ReasoningText(msgspec.Struct, kw_only=True, tag_field="type", tag="reasoning_text"):
     text: str
 
 
-class OutputMessage(msgspec.Struct, kw_only=True):
+class OutputMessage(msgspec.Struct, kw_only=True, tag_field="type", tag="message"):
     id: str
-    type: Literal["message"] = "message"
     status: ItemStatus
     role: Literal["assistant"] = "assistant"
     content: list[OutputText]
 
 
-class FunctionCall(msgspec.Struct, kw_only=True):
+class FunctionCall(msgspec.Struct, kw_only=True, tag_field="type", tag="function_call"):
     """`arguments` is JSON text; `call_id` is what the call's output refers to."""
 
     id: str
-    type: Literal["function_call"] = "function_call"
     status: ItemStatus
     call_id: str
     name: str
     arguments: str
 
 
-class ReasoningItem(msgspec.Struct, kw_only=True):
+class ReasoningItem(msgspec.Struct, kw_only=True, tag_field="type", tag="reasoning"):
     """What the model thought, in full. It is not summarized, and not encrypted."""
 
     id: str
-    type: Literal["reasoning"] = "reasoning"
     status: ItemStatus
     summary: list[JsonObject] = []
     content: list[ReasoningText]

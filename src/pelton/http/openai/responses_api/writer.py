@@ -93,7 +93,7 @@ class ResponseWriter:
         code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"] = "server_error"
         if shown.status == HTTPStatus.TOO_MANY_REQUESTS:
             code = "rate_limit_exceeded"
-        elif shown.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        elif shown.status == HTTPStatus.BAD_REQUEST:
             code = "invalid_prompt"
         self.response.status = "failed"
         self.response.error = ResponseError(code=code, message=shown.message, param=shown.param)
