@@ -28,6 +28,8 @@ from pelton.http.openai.responses import (
     ModelList,
     Tokenized,
 )
+from pelton.http.openai.responses_api.routes import ROUTES as RESPONSE_ROUTES
+from pelton.http.openai.responses_api.store import ResponseStore
 from pelton.http.openapi import openapi_route
 from pelton.http.routes import EVENTS, JSON, Route, starlette_routes
 from pelton.http.service import Service, root_model_name
@@ -137,7 +139,7 @@ _INVOCATIONS = Route(
     body=JsonObject,
     answers={JSON: JsonObject, EVENTS: JsonObject},
 )
-_ALL = (*_POSTS, _INVOCATIONS, *_GETS)
+_ALL = (*_POSTS, *RESPONSE_ROUTES, _INVOCATIONS, *_GETS)
 ROUTES = (*_ALL, openapi_route(_ALL))
 
 
@@ -175,6 +177,7 @@ def _service(engine: EngineClient, lifecycle: Lifecycle) -> Service:
         metrics=metrics,
         registry=metrics_registry(engine, metrics, model),
         lifecycle=lifecycle,
+        responses=ResponseStore(),
         text_pool=TextPool(),
         model=model,
         root_model=root_model,
