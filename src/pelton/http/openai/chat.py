@@ -66,7 +66,7 @@ async def chat_job(service: Service, request: Request, body: ChatBody, *, prefix
     style = turn_style(service.engine.config, tokenizer, body, use)
     params = msgspec.structs.replace(params, shown_special_ids=style.shown_special_ids(tokenizer))
     refuse_when_full(service)
-    prompt = await chat_completion_prompt(tokenizer, body, service.max_model_len)
+    prompt = await chat_completion_prompt(service, body)
     is_open = style.has_reasoning and opens_reasoning(tokenizer, prompt.token_ids)
     job = generation(service, request, body, prompts=[prompt], params=params, prefix=prefix)
     parser = new_parser(style, use, is_open=is_open, is_shown=body.include_reasoning is not False)

@@ -29,10 +29,10 @@ async def create_completion(service: Service, request: Request) -> Response:
     """Continue one prompt or several; streamed or whole."""
     body = await read_json(request, _decoder)
     check_model(service, body.model)
-    tokenizer = service.engine.tokenizer
-    params = completion_params(body, max_model_len=service.max_model_len, vocab_size=tokenizer.vocab_size)
+    vocab_size = service.engine.tokenizer.vocab_size
+    params = completion_params(body, max_model_len=service.max_model_len, vocab_size=vocab_size)
     refuse_when_full(service)
-    prompts = await completion_prompts(tokenizer, body, service.max_model_len)
+    prompts = await completion_prompts(service, body)
     job = generation(service, request, body, prompts=prompts, params=params, prefix="cmpl-")
     job = dataclasses.replace(job, echo=bool(body.echo))
     if body.stream:

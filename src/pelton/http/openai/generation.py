@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from pelton.errors import RequestError
 from pelton.http.gate import ARRIVAL, TENANT
+from pelton.http.limits import DEADLINE, SPEND, Deadline
 from pelton.http.metrics import ChoiceTimer
 from pelton.http.openai.logprobs import AlignedLogprobs, TextPosition, TokenNames
 from pelton.http.openai.prompts import Prompt
@@ -24,7 +25,10 @@ from pelton.types import Delta, FinishReason, SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """One request, checked and tokenized. `arrival` is in seconds of time.perf_counter, `created` in Unix time."""
+    """One request, checked and tokenized. `arrival` is in seconds of time.perf_counter, `created` in Unix time.
+
+    `spend` takes the tokens that it has cost.
+    """
 
     id: str
     created: int
@@ -38,6 +42,8 @@ class Generation:
     include_usage: bool
     continuous_usage: bool
     return_token_ids: bool
+    deadline: Deadline | None
+    spend: Callable[[int], None]
     echo: bool = False
 
     @property
@@ -96,6 +102,8 @@ def generation(
         include_usage=options is not None and bool(options.include_usage),
         continuous_usage=options is not None and bool(options.continuous_usage_stats),
         return_token_ids=bool(body.return_token_ids),
+        deadline=request.scope[DEADLINE],
+        spend=request.scope[SPEND],
     )
 
 
@@ -107,7 +115,11 @@ def refuse_when_full(service: Service) -> None:
     config = service.engine.config
     waiting = max(service.engine.stats.num_waiting, service.lifecycle.num_choices - config.max_num_seqs)
     if waiting >= config.max_queue:
-        raise RequestError("Too many waiting requests; try again later", status=HTTPStatus.TOO_MANY_REQUESTS)
+        raise RequestError(
+            "Too many waiting requests; try again later",
+            status=HTTPStatus.TOO_MANY_REQUESTS,
+            retry_after=service.metrics.seconds_until_ended(waiting - config.max_queue + 1),
+        )
 
 
 def params_for_prompt(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> SamplingParams:
@@ -120,6 +132,8 @@ def params_for_prompt(params: SamplingParams, num_prompt_tokens: int, max_model_
 
 class Run:
     """Every choice of a job under way. `close` must be called when it has ended, or to end it early.
+
+    At the job's deadline it ends by itself, with an error of status 408.
 
     `on_delta` gets the deltas as they come, all from the event loop. `on_end` is called once: after the last delta of
     the last choice, or with the first error (RequestError or EngineDeadError, as EngineClient.submit gives them, or
@@ -134,6 +148,8 @@ class Run:
         self._service = service
         self._on_delta = on_delta
         self._on_end = on_end
+        self._spend = job.spend
+        self._deadline = _at_deadline(job.deadline, self._expire)
         self._choices = _choices(service, job)
         self._num_open = len(self._choices)
         self._outcome: FinishReason = "abort"
@@ -148,6 +164,8 @@ class Run:
         """Abort what still runs."""
         self._service.lifecycle.num_choices -= len(self._choices)
         self._num_open = 0
+        if self._deadline is not None:
+            self._deadline.cancel()
         now = time.perf_counter()
         for choice in self._choices:
             if choice.finish_reason is None:
@@ -189,7 +207,9 @@ class Run:
         now = time.perf_counter()
         if choice.is_first_of_prompt and not choice.has_begun:
             self._service.metrics.num_prompt_tokens += len(choice.prompt.token_ids)
+            self._spend(len(choice.prompt.token_ids))
         if delta.token_ids:
+            self._spend(len(delta.token_ids))
             choice.timer.observe_tokens(len(delta.token_ids), now)
         if delta.finish_reason is not None:
             choice.finish_reason = delta.finish_reason
@@ -198,13 +218,24 @@ class Run:
         self._on_delta(choice, delta, choice.logprobs.push(delta) if choice.logprobs else ())
         choice.has_begun = True
 
-    def _fail(self, error: Exception) -> None:
+    def _expire(self, deadline: Deadline) -> None:
+        if self._num_open:
+            self._fail(deadline.error(), "abort")
+
+    def _fail(self, error: Exception, outcome: FinishReason = "error") -> None:
         self._num_open = 0
-        self._outcome = "error"
+        self._outcome = outcome
         for choice in self._choices:
             if choice.abort is not None:
                 choice.abort()
         self._on_end(error)
+
+
+def _at_deadline(deadline: Deadline | None, expire: Callable[[Deadline], None]) -> asyncio.TimerHandle | None:
+    if deadline is None:
+        return None
+    deadline.take_over()
+    return asyncio.get_running_loop().call_at(deadline.at, expire, deadline)
 
 
 class Answer:

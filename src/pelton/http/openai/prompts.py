@@ -1,6 +1,5 @@
 """From prompts, token ids and chats to the token ids that the engine gets."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -8,6 +7,7 @@ from typing import cast
 from pelton.errors import RequestError
 from pelton.http.openai.parameters import check_in_vocabulary
 from pelton.http.openai.requests import ChatBody, ChatFields, CompletionBody, GenerationBody, Integer
+from pelton.http.service import Service
 from pelton.http.tools.messages import checked_tool_fields
 from pelton.tokenizer import Tokenizer
 from pelton.types import JsonObject
@@ -28,7 +28,7 @@ class Prompt:
     text: str | None
 
 
-async def completion_prompts(tokenizer: Tokenizer, body: CompletionBody, max_model_len: int) -> list[Prompt]:
+async def completion_prompts(service: Service, body: CompletionBody) -> list[Prompt]:
     """Every prompt of a body, truncated if asked; RequestError if one is empty, too long or out of vocabulary."""
     items = _prompt_items(body.prompt)
     num_choices = len(items) * (body.n or 1)
@@ -39,18 +39,17 @@ async def completion_prompts(tokenizer: Tokenizer, body: CompletionBody, max_mod
             param="prompt",
         )
     texts = [item for item in items if isinstance(item, str)]
+    max_model_len, vocab_size = service.max_model_len, service.engine.tokenizer.vocab_size
     limit = max_model_len if body.truncate_prompt_tokens is None else None
     encoded = iter(
-        await encode_texts(
-            tokenizer, texts, add_special_tokens=body.add_special_tokens is not False, max_model_len=limit
-        )
+        await encode_texts(service, texts, add_special_tokens=body.add_special_tokens is not False, max_model_len=limit)
     )
     prompts: list[Prompt] = []
     for position, item in enumerate(items):
         if isinstance(item, str):
             prompt = Prompt(next(encoded), item)
         else:
-            check_in_vocabulary(_item_name(items, position), item, tokenizer.vocab_size)
+            check_in_vocabulary(_item_name(items, position), item, vocab_size)
             prompt = Prompt(item, None)
         prompt = _truncate(prompt, body, max_model_len)
         _check_length(prompt, _item_name(items, position), max_model_len, generates=body.max_tokens != 0)
@@ -59,7 +58,7 @@ async def completion_prompts(tokenizer: Tokenizer, body: CompletionBody, max_mod
 
 
 async def chat_prompt(
-    tokenizer: Tokenizer,
+    service: Service,
     body: ChatFields,
     *,
     max_model_len: int | None,
@@ -67,6 +66,7 @@ async def chat_prompt(
     reasoning_effort: str | None = None,
 ) -> list[int]:
     """Render the messages and tokenize the result. Templates write BOS themselves, so none is added by default."""
+    tokenizer = service.engine.tokenizer
     messages = normalize_messages(body.messages)
     arguments = _template_arguments(body, reasoning_effort)
 
@@ -80,7 +80,7 @@ async def chat_prompt(
     has_extras = has_extras or any(_LONG_KEYS & message.keys() for message in messages)
     if num_characters <= _INLINE_CHARACTERS and not has_extras:
         return render()
-    return await asyncio.to_thread(render)  # neither a long chat nor a client's template may stop the event loop
+    return await service.text_pool.run(render)  # neither a long chat nor a client's template may stop the event loop
 
 
 def _template_arguments(body: ChatFields, reasoning_effort: str | None) -> JsonObject:
@@ -107,10 +107,11 @@ def _template_arguments(body: ChatFields, reasoning_effort: str | None) -> JsonO
     }
 
 
-async def chat_completion_prompt(tokenizer: Tokenizer, body: ChatBody, max_model_len: int) -> Prompt:
+async def chat_completion_prompt(service: Service, body: ChatBody) -> Prompt:
     """The one prompt of a chat, truncated if asked; RequestError if it is empty or too long."""
+    max_model_len = service.max_model_len
     token_ids = await chat_prompt(
-        tokenizer,
+        service,
         body,
         max_model_len=max_model_len if body.truncate_prompt_tokens is None else None,
         add_special_tokens=bool(body.add_special_tokens),
@@ -122,9 +123,10 @@ async def chat_completion_prompt(tokenizer: Tokenizer, body: ChatBody, max_model
 
 
 async def encode_texts(
-    tokenizer: Tokenizer, texts: list[str], *, add_special_tokens: bool, max_model_len: int | None
+    service: Service, texts: list[str], *, add_special_tokens: bool, max_model_len: int | None
 ) -> list[list[int]]:
     """Token ids of each text, off the event loop where there is much of it; RequestError if one cannot fit."""
+    tokenizer = service.engine.tokenizer
 
     def encode() -> list[list[int]]:
         for text in texts:
@@ -133,7 +135,7 @@ async def encode_texts(
 
     if sum(map(len, texts)) <= _INLINE_CHARACTERS:
         return encode()
-    return await asyncio.to_thread(encode)
+    return await service.text_pool.run(encode)
 
 
 def _refuse_hopeless(tokenizer: Tokenizer, text: str, max_model_len: int | None, param: str) -> None:
