@@ -48,7 +48,6 @@ def completion_params(body: CompletionBody, *, max_model_len: int, vocab_size: i
 def chat_params(body: ChatBody, *, max_model_len: int, vocab_size: int) -> SamplingParams:
     """Check everything about a chat completion that does not need its messages; see completion_params."""
     _refuse_unsupported(body)
-    _refuse_tools(body)
     if body.echo:
         raise RequestError("echo is for completions: a chat's prompt is no part of its answer", param="echo")
     if body.modalities not in (None, [], ["text"]):
@@ -186,16 +185,3 @@ def _refuse_response_format(response_format: JsonObject | None) -> None:
             "response_format.type must be text, json_object or json_schema", param="response_format.type"
         )
     raise RequestError(f"response_format of type {kind} is not supported yet", param="response_format")
-
-
-def _refuse_tools(body: ChatBody) -> None:
-    if body.tools == []:
-        raise RequestError("tools must not be empty; leave it out", param="tools")
-    if body.tools is None and body.tool_choice not in (None, "none"):
-        raise RequestError("tool_choice needs tools", param="tool_choice")
-    if body.tools is not None:
-        raise _unsupported("tools")
-    if body.functions:
-        raise _unsupported("functions")
-    if body.function_call not in (None, "none", "auto"):
-        raise _unsupported("function_call")

@@ -105,7 +105,8 @@ class ChatBody(GenerationBody, kw_only=True):
     parallel_tool_calls: bool | None = None
     functions: list[JsonObject] | None = None
     function_call: str | JsonObject | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    include_reasoning: bool | None = None
     modalities: list[str] | None = None
 
 
