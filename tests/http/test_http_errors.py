@@ -101,13 +101,9 @@ SHARED = [
     ({"use_beam_search": True}, "use_beam_search"),
     ({"bad_words": ["x"]}, "bad_words"),
     ({"prompt_logprobs": 1}, "prompt_logprobs"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "json_schema"}}, "response_format"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ({"response_format": {"type": "yaml"}}, "response_format.type"),
     ({"response_format": {}}, "response_format.type"),
-    ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
-    ({"guided_json": {}}, "guided_json"),
-    ({"guided_choice": ["a"]}, "guided_choice"),
 ]
 
 

@@ -9,6 +9,7 @@ from pelton.config import EngineConfig
 from pelton.engine.protocol import EngineClient
 from pelton.http.gate import Lifecycle
 from pelton.http.metrics import ServerMetrics
+from pelton.structured.compiler import GrammarCompiler
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
@@ -21,6 +22,7 @@ class Service:
     metrics: ServerMetrics
     registry: CollectorRegistry
     lifecycle: Lifecycle
+    grammars: GrammarCompiler
     model: str
     root_model: str
     created: int

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from pelton.http.body import read_json
 from pelton.http.connection import while_connected
+from pelton.http.openai.constraints import constrained
 from pelton.http.openai.generation import Choice, Generation, generation, refuse_when_full
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.models import check_model
@@ -54,6 +55,7 @@ async def chat_job(service: Service, request: Request, body: ChatBody, *, prefix
     tokenizer = service.engine.tokenizer
     params = chat_params(body, max_model_len=service.max_model_len, vocab_size=tokenizer.vocab_size)
     refuse_when_full(service)
+    params = await constrained(service, body, params)
     prompt = await chat_completion_prompt(tokenizer, body, service.max_model_len)
     job = generation(service, request, body, prompts=[prompt], params=params, prefix=prefix)
     return ChatJob(generation=job, new_parser=PlainText)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from pelton.http.body import read_json
 from pelton.http.connection import while_connected
+from pelton.http.openai.constraints import constrained
 from pelton.http.openai.generation import Answer, Choice, Generation, collect, generation, refuse_when_full
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.models import check_model
@@ -32,6 +33,7 @@ async def create_completion(service: Service, request: Request) -> Response:
     tokenizer = service.engine.tokenizer
     params = completion_params(body, max_model_len=service.max_model_len, vocab_size=tokenizer.vocab_size)
     refuse_when_full(service)
+    params = await constrained(service, body, params)
     prompts = await completion_prompts(tokenizer, body, service.max_model_len)
     job = generation(service, request, body, prompts=prompts, params=params, prefix="cmpl-")
     job = dataclasses.replace(job, echo=bool(body.echo))

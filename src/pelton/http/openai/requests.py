@@ -49,17 +49,20 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     truncation_side: Literal["left", "right"] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    response_format: JsonObject | None = None
+    structured_outputs: JsonObject | None = None
+    guided_json: JsonValue | None = None
+    guided_json_object: bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    structural_tag: str | JsonObject | None = None
 
     # Not supported yet: refused where they would have an effect.
     use_beam_search: bool | None = None
     bad_words: list[str] | None = None
     prompt_logprobs: Integer | None = None
-    response_format: JsonObject | None = None
-    structured_outputs: JsonObject | None = None
-    guided_json: JsonValue | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
 
 
 class CompletionBody(GenerationBody, kw_only=True):
