@@ -21,6 +21,7 @@ def to_delta(text: TextStream, output: Output) -> Delta:
             finish_reason="stop",
             stop_reason=step.stop,
             num_cached_tokens=output.num_cached_tokens,
+            prompt_logprobs=output.prompt_logprobs,
         )
     return Delta(
         text=step.text + (text.finish() if output.finish_reason else ""),
@@ -29,6 +30,7 @@ def to_delta(text: TextStream, output: Output) -> Delta:
         finish_reason=output.finish_reason,
         stop_reason=output.stop_reason,
         num_cached_tokens=output.num_cached_tokens,
+        prompt_logprobs=output.prompt_logprobs,
     )
 
 

@@ -30,9 +30,9 @@ _COMPILER_NICENESS = 10  # steps come first where there are more threads than co
 
 
 class Compiler(Protocol):
-    """Makes the matcher of a grammar, or raises RequestError. Any thread calls it."""
+    """Makes the matcher of a grammar and fills its first mask, or raises RequestError. Any thread calls it."""
 
-    def matcher(self, grammar: str) -> "Matcher": ...
+    def matcher(self, grammar: str, words: Words) -> "Matcher": ...
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,8 @@ class _Constraint:
     def jumps(self) -> bool:
         """Whether forced tokens are appended without a step: not where a step has more to say about each token."""
         params = self.params
-        return params.logprobs is None and not params.logit_bias and params.allowed_token_ids is None
+        has_say = params.logit_bias or params.bad_words_ids or params.allowed_token_ids is not None
+        return params.logprobs is None and not has_say
 
 
 class Grammars:
@@ -82,8 +83,8 @@ class Grammars:
     def prepare(self, request_id: int, params: SamplingParams) -> None:
         """Begin to compile the grammar of a request; `ready` tells when it is done."""
         assert params.grammar is not None
-        future = self._compilers.submit(self._loader.matcher, params.grammar)
         words = np.empty(self._num_words, dtype=np.int32)
+        future = self._compilers.submit(self._loader.matcher, params.grammar, words)
         constraint = _Constraint(params, future, time.monotonic(), words)
         self._constraints[request_id] = self._compiling[request_id] = constraint
 
@@ -133,7 +134,8 @@ class Grammars:
 
     def _take_matcher(self, constraint: _Constraint) -> RequestError | None:
         try:
-            constraint.matcher = constraint.future.result()
+            matcher = constraint.matcher = constraint.future.result()
+            self._finish_mask(constraint, matcher)
         except RequestError as error:
             return error
         except Exception:  # whatever a grammar makes the library do ends its own request only
@@ -146,10 +148,13 @@ class Grammars:
         for constraint in constraints:
             assert constraint.matcher is not None
             constraint.matcher.fill(constraint.words)
-            if constraint.params.ignore_eos and not constraint.matcher.is_complete:
-                self._rule_out_end(constraint.words)
-            constraint.is_filled = True
+            self._finish_mask(constraint, constraint.matcher)
             constraint.is_filling = False
+
+    def _finish_mask(self, constraint: _Constraint, matcher: "Matcher") -> None:
+        if constraint.params.ignore_eos and not matcher.is_complete:
+            self._rule_out_end(constraint.words)
+        constraint.is_filled = True
 
     def _rule_out_end(self, words: Words) -> None:
         """Forbid end-of-sequence tokens unless nothing else is allowed."""
@@ -206,11 +211,11 @@ class _Loader:
         self._lock = threading.Lock()
         self._compiler: Compiler | None = None
 
-    def matcher(self, grammar: str) -> "Matcher":
+    def matcher(self, grammar: str, words: Words) -> "Matcher":
         with self._lock:
             if self._compiler is None:
                 self._compiler = self._load()
-        return self._compiler.matcher(grammar)
+        return self._compiler.matcher(grammar, words)
 
 
 def _run_behind_steps() -> None:

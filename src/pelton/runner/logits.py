@@ -1,4 +1,4 @@
-"""What changes logits before sampling: penalties, biases, allowed tokens, minimum length.
+"""What changes logits before sampling: penalties, biases, allowed tokens, bad words, minimum length.
 
 Shapes: S sampled rows, V vocabulary.
 """
@@ -46,6 +46,7 @@ def needs_adjustment(state: RequestState, position: int) -> bool:
         or params.frequency_penalty
         or params.logit_bias
         or params.allowed_token_ids is not None
+        or state.bad_words is not None
         or position - state.num_prompt < params.min_tokens
     )
 
@@ -79,6 +80,9 @@ def _adjust_row(logits: torch.Tensor, state: RequestState, position: int, eos_to
         kept = logits[allowed]
         logits.fill_(-torch.inf)
         logits[allowed] = kept
+    if state.bad_words is not None:
+        forbidden = state.bad_words.completions(state.output(position))
+        logits[torch.tensor(forbidden, dtype=torch.int64, device=logits.device)] = -torch.inf
     if position - state.num_prompt < params.min_tokens:
         may_end = not params.ignore_eos or params.grammar is not None  # a grammar's end is the output's
         ends = [*params.stop_token_ids, *(eos_token_ids if may_end else ())]

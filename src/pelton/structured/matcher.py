@@ -5,29 +5,19 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask
 
 from pelton.errors import RequestError
-from pelton.structured.masks import Words, num_words
+from pelton.structured.limits import PARSER_LIMITS
+from pelton.structured.masks import Words
 from pelton.structured.vocabulary import grammar_vocabulary
 from pelton.tokenizer import Tokenizer
 
 MAX_CACHED_GRAMMARS = 64
 MAX_CACHED_CHARACTERS = 4 << 20  # of all cached grammars together
 
-# Bounds of a compilation and of one mask, in llguidance's units: about 20 ms for the former's regular expressions, 8 ms
-# and 10,000 Earley items for the latter; 50,000 lexer states are about 100 MB.
-LIMITS = LLParserLimits(
-    max_items_in_row=5000,
-    initial_lexer_fuel=1_000_000,
-    step_lexer_fuel=100_000,
-    step_max_items=10_000,
-    max_lexer_states=50_000,
-    max_grammar_size=250_000,
-    verbose_errors=False,  # it would show the grammar of one client in what another one reads
-)
+_LIMITS = LLParserLimits(**PARSER_LIMITS)
 
 
 class Matcher:
@@ -59,7 +49,7 @@ class Matcher:
 
     @property
     def error(self) -> str | None:
-        """Why the grammar cannot be followed any more: a token that it does not allow, or one of LIMITS."""
+        """Why the grammar cannot be followed any more: a token that it does not allow, or one of PARSER_LIMITS."""
         return _on_one_line(self._matcher.get_error()) if self._matcher.is_error() else None
 
 
@@ -76,7 +66,6 @@ class GrammarCompiler:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         self._vocabulary: LLTokenizer = grammar_vocabulary(tokenizer, vocab_size, eos_token_ids)
-        self._num_words = num_words(vocab_size)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -84,8 +73,11 @@ class GrammarCompiler:
     def num_cached(self) -> int:
         return len(self._entries)
 
-    def matcher(self, grammar: str) -> Matcher:
+    def matcher(self, grammar: str, words: Words) -> Matcher:
         """A matcher at the beginning of a grammar. It may take a second: not for the thread that runs steps.
+
+        Args:
+            words: gets the first mask, which for some grammars takes longer than to compile them.
 
         Raises:
             RequestError: the grammar cannot be read, is too complex, or allows no output at all.
@@ -93,12 +85,10 @@ class GrammarCompiler:
         entry = self._entry(grammar)
         with entry.lock:
             if entry.start is None:
-                entry.start = LLMatcher(self._vocabulary, grammar, log_level=0, limits=LIMITS)
+                entry.start = LLMatcher(self._vocabulary, grammar, log_level=0, limits=_LIMITS)
             copy = entry.start.deep_copy()
         matcher = Matcher(copy)
-        # The first mask of some grammars takes longer than to compile them. It is not kept with the cached grammar,
-        # whose memory would then have no bound.
-        matcher.fill(np.empty(self._num_words, dtype=np.int32))
+        matcher.fill(words)  # of the copy: what masks leave in memory is not kept with the cached grammar
         if matcher.error is not None:
             self._forget(grammar)
             raise RequestError(f"the grammar cannot be used: {matcher.error}")
