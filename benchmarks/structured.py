@@ -1,11 +1,11 @@
 """Cost of structure: throughput of constrained requests against unconstrained ones with as many output tokens.
 
-In process, on one loaded model, in interleaved rounds. A constrained round runs first; the free requests of a round get
-the output lengths of the constrained ones. Ratios of wall time, and of processor time, which tells the same on a machine
-that does other things as well. Also where the time goes: processor time of filling a mask and of moving past a token,
-wall time of a step that waits for masks, and the share of tokens that were forced (no forward pass each).
+In process, on one loaded model, in interleaved rounds. A constrained round runs first; the free requests of a round
+get the output lengths of the constrained ones. Ratios of wall time, and of processor time, which tells the same on a
+machine that does other things as well. Also where the time goes: processor time of filling a mask and of moving past a
+token, wall time of a step that waits for masks, and the share of tokens that were forced (no forward pass each).
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/structured.py [--kind json|regex] [--requests 16] [--quantize int8] [MODEL]
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/structured.py [MODEL] [--kind json|regex] [--requests 16] [--quantize int8]
 """
 
 import argparse
@@ -93,8 +93,8 @@ def run(engine: Engine, prompts: Sequence[list[int]], params: Sequence[SamplingP
 def print_round(index: int, constrained: Round, free: Round) -> None:
     total = sum(constrained.lengths)
     print(
-        f"round {index}: {total} tokens, {total / constrained.wall:.0f} tok/s constrained, {total / free.wall:.0f} free, "
-        f"ratio {free.wall / constrained.wall:.3f}, of processor time {free.processor / constrained.processor:.3f}, "
+        f"round {index}: {total} tokens, {total / constrained.wall:.0f} tok/s constrained, {total / free.wall:.0f} "
+        f"free, ratio {free.wall / constrained.wall:.3f}, of processor time {free.processor / constrained.processor:.3f}, "
         f"forced {constrained.num_forced / total:.1%}"
     )
 

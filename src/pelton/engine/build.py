@@ -62,7 +62,7 @@ def load_compiler(info: ModelInfo, path: Path) -> Compiler:
     model_files = importlib.import_module("pelton.weights.model_files")
     matcher = importlib.import_module("pelton.structured.matcher")
     tokenizer = model_files.ModelFiles(path).tokenizer()
-    return matcher.GrammarCompiler(tokenizer, info.vocab_size, info.eos_token_ids)
+    return matcher.CompiledGrammars(tokenizer, info.vocab_size, info.eos_token_ids)
 
 
 def load_model(config: EngineConfig, info: ModelInfo, path: Path) -> tuple[LlamaForCausalLM, LayerContext]:

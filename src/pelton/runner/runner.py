@@ -69,12 +69,18 @@ class Runner:
         if plan.rows:
             batch = self._batches.build(plan, self._states)
             num_tokens, num_sampled = len(batch.token_ids), len(batch.sample_indices)
-            if self._graphs is not None and num_tokens == num_sampled:
+            if self._graphs is not None and self._is_decode_step(num_tokens, num_sampled):
                 self._logits = self._graphs.run(batch, self._batches.memory)
             else:
                 self._stream = self._model(batch, self._kv)
                 if num_sampled:
                     self._logits = self._model.logits(self._stream, batch.sample_indices)
+
+    def _is_decode_step(self, num_tokens: int, num_sampled: int) -> bool:
+        """All rows sample, and at most few have more than one token: forced ones, or a short prompt without scores."""
+        if num_sampled < len(self._plan.rows):
+            return False
+        return num_tokens == num_sampled or (num_tokens <= 2 * num_sampled + 16 and not self._unscored)
 
     def _compute(self, batch: Batch) -> torch.Tensor:
         return self._model.logits(self._model(batch, self._kv), batch.sample_indices)

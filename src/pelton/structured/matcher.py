@@ -61,7 +61,7 @@ class _Entry:
     start: LLMatcher | None = None
 
 
-class GrammarCompiler:
+class CompiledGrammars:
     """Makes matchers. Thread-safe; keeps the grammars used last, by number and by their length together."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
