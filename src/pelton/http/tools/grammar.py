@@ -14,8 +14,10 @@ from pelton.types import JsonObject
 
 # Beside these a schema's `properties` are not all that it allows, or closing it could leave nothing.
 _OPEN_KEYWORDS = frozenset(
-    ("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties", "minProperties", "$ref")
-    + ("allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependentRequired", "$dynamicRef")
+    {
+        *("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties", "minProperties"),
+        *("allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependentRequired", "$ref", "$dynamicRef"),
+    }
 )
 _MARKS = re.compile(r"(</?tool_call>|\[TOOL_CALLS\]|\[ARGS\]|</?think>)")
 
@@ -39,6 +41,8 @@ class TurnGrammar:
         Raises:
             RequestError: names the schema that is not supported.
         """
+        if not use.tools and not has_reasoning:
+            return answer
         body = self._body(use, syntax, answer)
         if body is None:
             return None
@@ -62,14 +66,18 @@ class TurnGrammar:
 
     def _calls(self, use: ToolUse, syntax: CallSyntax) -> str:
         """Calls and nothing else: one, or at least one."""
-        bodies = [self._terms(syntax.begin.replace("{name}", tool.name)) + self._arguments(tool) for tool in use.tools]
+        bodies = [
+            self._terms(syntax.begin.replace("{name}", tool.name))
+            + self._arguments(tool, is_free=not (use.is_enforced or tool.strict))
+            for tool in use.tools
+        ]
         end = self._terms(syntax.end)
         self._rules.append(f"call: ({' | '.join(bodies)}) {end}")
         more = f"({self._terms(syntax.separator)} call)*" if use.parallel else ""
         return f"{self._terms(syntax.opening)} call {more} {self._terms(syntax.closing)}"
 
     def _text_and_calls(self, tools: Sequence[Tool], syntax: CallSyntax) -> str:
-        """Free text, in which what begins a call must go on as one; arguments are free too where a tool isn't strict."""
+        """Free text, in which what begins a call must go on as one."""
         bodies = [
             self._terms(syntax.begin.replace("{name}", tool.name).removeprefix(syntax.trigger))
             + self._arguments(tool, is_free=not tool.strict)
@@ -94,7 +102,8 @@ class TurnGrammar:
             return [free, f"{rule}[lazy]: {text} {lark_string(mark)}"]
         return [free, f"{rule}: {text} {self._terms(mark)}"]
 
-    def _arguments(self, tool: Tool, *, is_free: bool = False) -> str:
+    def _arguments(self, tool: Tool, *, is_free: bool) -> str:
+        """What the tool's schema says, or any object."""
         return embedded_schema({"type": "object"} if is_free else closed(tool.parameters), tool.param)
 
     def _terms(self, text: str) -> str:
