@@ -110,13 +110,13 @@ def _whole_choice(job: Generation, turn: Turn) -> ChatChoice:
 
 
 def _message(turn: Turn) -> ChatMessage:
-    """Content is null beside calls, unless the client asked for the very call: it is known to be all there is."""
+    """Content is null beside calls, but for calls that the client named, which are known to be all there is."""
     calls = [
         ToolCall(id=call.id, type="function", function=FunctionCall(name=call.name, arguments=call.arguments))
         for call in turn.calls
     ]
     return ChatMessage(
-        content=turn.text or (None if turn.finish_reason == "tool_calls" else ""),
+        content=turn.text or (None if calls and turn.finish_reason != "stop" else ""),
         reasoning=turn.reasoning or UNSET,
         tool_calls=calls or UNSET,
     )
