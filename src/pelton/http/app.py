@@ -19,7 +19,7 @@ from pelton.http.gate import Gate, Lifecycle
 from pelton.http.metrics import ServerMetrics, metrics_registry
 from pelton.http.openai import chat, completions, models, tokenization
 from pelton.http.service import Service, root_model_name
-from pelton.structured.compiler import GrammarCompiler
+from pelton.structured.checker import GrammarChecker
 
 Endpoint = Callable[[Service, Request], Awaitable[Response]]
 
@@ -50,7 +50,7 @@ def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None) -> Star
         metrics=metrics,
         registry=metrics_registry(engine, metrics, model),
         lifecycle=lifecycle or Lifecycle(),
-        grammars=GrammarCompiler(engine.tokenizer),
+        grammars=GrammarChecker(engine.tokenizer),
         model=model,
         root_model=root_model,
         created=int(time.time()),

@@ -9,7 +9,7 @@ from pelton.config import EngineConfig
 from pelton.engine.protocol import EngineClient
 from pelton.http.gate import Lifecycle
 from pelton.http.metrics import ServerMetrics
-from pelton.structured.compiler import GrammarCompiler
+from pelton.structured.checker import GrammarChecker
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
@@ -22,7 +22,7 @@ class Service:
     metrics: ServerMetrics
     registry: CollectorRegistry
     lifecycle: Lifecycle
-    grammars: GrammarCompiler
+    grammars: GrammarChecker
     model: str
     root_model: str
     created: int
