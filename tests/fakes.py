@@ -23,9 +23,9 @@ from pelton.config import EngineConfig
 from pelton.engine.delta import to_delta
 from pelton.engine.protocol import DeltaSink, Health
 from pelton.engine.text import TextStream
-from pelton.http import server
 from pelton.http.app import create_app
 from pelton.http.listener import bind
+from pelton.http.protocol import GuardedProtocol
 from pelton.http.server import run_server
 from pelton.model_config import ModelInfo
 from pelton.tokenizer import Tokenizer
@@ -332,10 +332,10 @@ def raw_post(body: dict[str, object]) -> bytes:
 
 def use_small_send_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the kernel keep little for a client that does not read."""
-    connection_made = server._Protocol.connection_made
+    connection_made = GuardedProtocol.connection_made
 
-    def with_small_buffer(self: server._Protocol, transport: asyncio.Transport) -> None:
+    def with_small_buffer(self: GuardedProtocol, transport: asyncio.Transport) -> None:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         connection_made(self, transport)
 
-    monkeypatch.setattr(server._Protocol, "connection_made", with_small_buffer)
+    monkeypatch.setattr(GuardedProtocol, "connection_made", with_small_buffer)

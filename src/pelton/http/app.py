@@ -15,7 +15,7 @@ from pelton.errors import EngineDeadError, RequestError
 from pelton.http import invocations, probes
 from pelton.http.errors import as_request_error, error_response
 from pelton.http.gate import Gate, Lifecycle
-from pelton.http.limits import HEADERS, Limits
+from pelton.http.limits import HEADERS, Clock, Limits
 from pelton.http.metrics import CONTENT_TYPE, ServerMetrics, metrics_registry
 from pelton.http.openai import chat, completions, models, tokenization
 from pelton.http.openai.requests import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
@@ -28,6 +28,8 @@ from pelton.http.openai.responses import (
     ModelList,
     Tokenized,
 )
+from pelton.http.openai.responses_api.routes import ROUTES as RESPONSE_ROUTES
+from pelton.http.openai.responses_api.store import ResponseStore
 from pelton.http.openapi import openapi_route
 from pelton.http.routes import EVENTS, JSON, Route, starlette_routes
 from pelton.http.service import Service, root_model_name
@@ -137,12 +139,15 @@ _INVOCATIONS = Route(
     body=JsonObject,
     answers={JSON: JsonObject, EVENTS: JsonObject},
 )
-_ALL = (*_POSTS, _INVOCATIONS, *_GETS)
+_ALL = (*_POSTS, *RESPONSE_ROUTES, _INVOCATIONS, *_GETS)
 ROUTES = (*_ALL, openapi_route(_ALL))
 
 
-def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None) -> Starlette:
-    """The ASGI application. `lifecycle` is shared with a server that drains; else the app has its own."""
+def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None, *, clock: Clock = time.monotonic) -> Starlette:
+    """The ASGI application. `lifecycle` is shared with a server that drains; else the app has its own.
+
+    Limits by API key go by `clock` (seconds).
+    """
     service = _service(engine, lifecycle or Lifecycle())
     config, metrics = engine.config, service.metrics
 
@@ -154,7 +159,7 @@ def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None) -> Star
 
     handled = (RequestError, EngineDeadError, HTTPException, ClientDisconnect, Exception)
     return Starlette(
-        routes=starlette_routes(service, ROUTES, Limits(config, metrics)),
+        routes=starlette_routes(service, ROUTES, Limits(config, metrics, clock)),
         middleware=[
             *_cross_origin(config),
             Middleware(Gate, api_keys=config.api_key, lifecycle=service.lifecycle, metrics=metrics),
@@ -172,6 +177,7 @@ def _service(engine: EngineClient, lifecycle: Lifecycle) -> Service:
         metrics=metrics,
         registry=metrics_registry(engine, metrics, model),
         lifecycle=lifecycle,
+        responses=ResponseStore(),
         text_pool=TextPool(),
         model=model,
         root_model=root_model,
