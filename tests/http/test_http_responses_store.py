@@ -123,7 +123,8 @@ def test_an_unknown_previous_response_is_named():
     answer = client.post(URL, {"input": "hi", "previous_response_id": "resp_gone"})
     assert answer.status_code == 400
     assert error_of(answer)["message"] == "Previous response with id 'resp_gone' not found."
-    assert error_of(answer)["type"] == "previous_response_not_found"
+    assert error_of(answer)["code"] == "previous_response_not_found"
+    assert error_of(answer)["type"] == "BadRequestError"
 
 
 def listed(client: Client, response_id: str, query: str = "") -> dict[str, Any]:
