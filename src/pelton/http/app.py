@@ -15,7 +15,7 @@ from pelton.errors import EngineDeadError, RequestError
 from pelton.http import invocations, probes
 from pelton.http.errors import as_request_error, error_response
 from pelton.http.gate import Gate, Lifecycle
-from pelton.http.limits import HEADERS, Limits
+from pelton.http.limits import HEADERS, Clock, Limits
 from pelton.http.metrics import CONTENT_TYPE, ServerMetrics, metrics_registry
 from pelton.http.openai import chat, completions, models, tokenization
 from pelton.http.openai.requests import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
@@ -143,8 +143,11 @@ _ALL = (*_POSTS, *RESPONSE_ROUTES, _INVOCATIONS, *_GETS)
 ROUTES = (*_ALL, openapi_route(_ALL))
 
 
-def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None) -> Starlette:
-    """The ASGI application. `lifecycle` is shared with a server that drains; else the app has its own."""
+def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None, *, clock: Clock = time.monotonic) -> Starlette:
+    """The ASGI application. `lifecycle` is shared with a server that drains; else the app has its own.
+
+    Limits by API key go by `clock` (seconds).
+    """
     service = _service(engine, lifecycle or Lifecycle())
     config, metrics = engine.config, service.metrics
 
@@ -156,7 +159,7 @@ def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None) -> Star
 
     handled = (RequestError, EngineDeadError, HTTPException, ClientDisconnect, Exception)
     return Starlette(
-        routes=starlette_routes(service, ROUTES, Limits(config, metrics)),
+        routes=starlette_routes(service, ROUTES, Limits(config, metrics, clock)),
         middleware=[
             *_cross_origin(config),
             Middleware(Gate, api_keys=config.api_key, lifecycle=service.lifecycle, metrics=metrics),

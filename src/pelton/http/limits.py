@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -157,7 +156,7 @@ class Deadline:
 class Limits:
     """Shared by the routes with a body: the limits of every key, and the bodies held at once."""
 
-    def __init__(self, config: EngineConfig, metrics: ServerMetrics, *, clock: Clock = time.monotonic) -> None:
+    def __init__(self, config: EngineConfig, metrics: ServerMetrics, clock: Clock) -> None:
         self.metrics = metrics
         self.max_seconds = config.request_timeout
         self.num_body_bytes = 0

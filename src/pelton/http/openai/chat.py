@@ -9,11 +9,13 @@ from starlette.responses import Response
 
 from pelton.http.body import read_json
 from pelton.http.connection import while_connected
+from pelton.http.openai.bad_words import with_bad_words
 from pelton.http.openai.generation import Choice, Generation, generation, refuse_when_full
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.models import check_model
 from pelton.http.openai.parameters import chat_params
 from pelton.http.openai.parts import PlainText
+from pelton.http.openai.prompt_logprobs import by_token_id, off_loop_if_long
 from pelton.http.openai.prompts import chat_completion_prompt
 from pelton.http.openai.requests import ChatBody
 from pelton.http.openai.responses import (
@@ -40,8 +42,8 @@ async def create_chat_completion(service: Service, request: Request) -> Response
     job = await chat_job(service, request, body, prefix="chatcmpl-")
     if body.stream:
         return event_stream(service, job.generation, _Chunks(job.generation))
-    completion = await while_connected(request.receive, _whole(service, job))
-    return Response(_encode(completion), media_type="application/json")
+    content = await while_connected(request.receive, _whole(service, job))
+    return Response(content, media_type="application/json")
 
 
 async def chat_job(service: Service, request: Request, body: ChatBody, *, prefix: str) -> ChatJob:
@@ -51,25 +53,34 @@ async def chat_job(service: Service, request: Request, body: ChatBody, *, prefix
         RequestError: names the field; or the queue is full.
     """
     check_model(service, body.model)
-    vocab_size = service.engine.tokenizer.vocab_size
-    params = chat_params(body, max_model_len=service.max_model_len, vocab_size=vocab_size)
+    tokenizer = service.engine.tokenizer
+    params = chat_params(body, max_model_len=service.max_model_len, vocab_size=tokenizer.vocab_size)
+    params = await with_bad_words(params, body.bad_words, tokenizer)
     refuse_when_full(service)
     prompt = await chat_completion_prompt(service, body)
     job = generation(service, request, body, prompts=[prompt], params=params, prefix=prefix)
     return ChatJob(generation=job, new_parser=PlainText)
 
 
-async def _whole(service: Service, chat: ChatJob) -> ChatCompletion:
+async def _whole(service: Service, chat: ChatJob) -> bytes:
     job = chat.generation
     turns, usage = await collect_turns(service, chat)
-    return ChatCompletion(
-        id=job.id,
-        created=job.created,
-        model=job.model,
-        choices=[_whole_choice(job, turn) for turn in turns],
-        usage=usage,
-        prompt_token_ids=list(job.prompts[0].token_ids) if job.return_token_ids else UNSET,
-    )
+
+    def encoded() -> bytes:
+        count, entries = job.prompt_logprobs, turns[0].choice.prompt_logprobs
+        return _encode(
+            ChatCompletion(
+                id=job.id,
+                created=job.created,
+                model=job.model,
+                choices=[_whole_choice(job, turn) for turn in turns],
+                usage=usage,
+                prompt_token_ids=list(job.prompts[0].token_ids) if job.return_token_ids else UNSET,
+                prompt_logprobs=UNSET if count is None else by_token_id(job.names, entries, count),
+            )
+        )
+
+    return await off_loop_if_long(job.prompts, job.params, encoded)
 
 
 def _whole_choice(job: Generation, turn: Turn) -> ChatChoice:
