@@ -218,7 +218,7 @@ def test_a_token_that_is_reasoning_in_part_counts_and_a_hidden_one_does_not():
     (mixed,) = tokenizer.encode("DEF", add_special_tokens=False)
     hidden, (letter,) = tokenizer.eos_token_ids[0], tokenizer.encode("x", add_special_tokens=False)
     counter.push(Delta(text="DEF", token_ids=(mixed,)), [Text("D"), Reasoning("EF")])
-    counter.push(Delta(text="xx", token_ids=(hidden, letter, letter)), [Reasoning("x"), Text("x")])
-    assert counter.num_tokens == 2
+    counter.push(Delta(text="xxxx", token_ids=(hidden, letter, letter, letter, letter)), [Reasoning("xxx"), Text("x")])
+    assert counter.num_tokens == 4
     counter.push(Delta(text="x", token_ids=(letter,), finish_reason="length"), [Reasoning("x")])
-    assert counter.num_tokens == 3
+    assert counter.num_tokens == 5
