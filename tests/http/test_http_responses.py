@@ -347,7 +347,8 @@ ALLOWED = {"type": "allowed_tools", "tools": [{"type": "function", "name": "x"}]
             "input[0].content[0].type",
             "'input_image' is not supported",
         ),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "'item_reference' is not supported"),
+        ({"input": [{"type": "mcp_call", "id": "x"}]}, "input[0].type", "'mcp_call' is not supported"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].id", "a string"),
         ({"input": [{**CALL, "name": 5}]}, "input[0].name", "a string"),
         ({"input": [{**CALL, "arguments": "[]"}]}, "input[0].arguments", "JSON text of an object"),
         (
@@ -414,7 +415,7 @@ def test_errors_name_the_field(fields: dict[str, Any], param: str | None, part: 
     "fields",
     [
         {"made_up": 1},
-        {"input": [{**MESSAGE, "made_up": 1}]},
+        {"input": [{**MESSAGE, "type": None, "made_up": 1}]},
         dict.fromkeys(("tools", "tool_choice", "text", "reasoning", "include", "metadata", "store", "stop")),
         {"include": ["reasoning.encrypted_content", "web_search_call.action.sources"]},
         {"service_tier": "flex", "prompt_cache_retention": "24h", "stream_options": None},

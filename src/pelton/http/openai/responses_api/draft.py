@@ -1,5 +1,7 @@
 """From the body of POST /v1/responses to a draft of the response: checked, and its whole conversation tokenized."""
 
+import functools
+
 from starlette.requests import Request
 
 from pelton.errors import RequestError
@@ -25,7 +27,7 @@ async def draft_response(service: Service, request: Request, body: ResponsesBody
     """
     tenant = request.scope[TENANT]
     earlier = _earlier_items(service, tenant, body.previous_response_id)
-    items = [*earlier, *input_items(body.input, earlier)]
+    items = [*earlier, *input_items(body.input, earlier, functools.partial(service.responses.item, tenant))]
     chat = chat_body(body, chat_messages(body.instructions, items), continues=is_unfinished(items))
     try:
         if body.truncation == "auto":

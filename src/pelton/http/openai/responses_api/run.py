@@ -120,6 +120,7 @@ class ResponseRun:
             stored = StoredResponse(
                 body=_encode(response),
                 items=conversation_json(draft.items, response.output),
+                output_ids=tuple(item.id for item in response.output),
                 num_input_items=len(draft.items),
                 background=response.background,
                 log=self._log,
