@@ -49,7 +49,8 @@ class StoredResponse:
 
     @property
     def num_bytes(self) -> int:
-        return len(self.body) + len(self.items) + (self.log.num_bytes if self.log is not None else 0)
+        log = 0 if self.log is None else self.log.num_bytes + len(self.body)  # its last event holds the body as well
+        return len(self.body) + len(self.items) + log
 
     def json(self) -> bytes:
         return self.body if self.running is None else _encode(self.running.response)
