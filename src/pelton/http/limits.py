@@ -1,6 +1,7 @@
 """What one API key may ask for: requests and tokens a minute, requests at once; and until when a request may run."""
 
 import asyncio
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from pelton.http.metrics import ServerMetrics
 
 DEADLINE = "pelton.deadline"  # the scope's entry with the request's Deadline, None without one
 SPEND = "pelton.spend"  # the scope's entry with a function that takes the tokens that the request has cost
+CARRY_ON = "pelton.carry_on"  # the scope's entry with a function that counts work which goes on after the answer
 TIMEOUT_HEADER = "x-request-timeout"
 IGNORED_HEADER = "x-pelton-ignored-fields"
 HEADERS = (
@@ -81,6 +83,10 @@ class KeyLimits:
                 raise _too_many(message, bucket.seconds_until(1))
         if self._requests is not None:
             self._requests.take(1)
+        self._num_running += 1
+
+    def carry_on(self) -> None:
+        """Count work that a request has begun and that outlives it; it must `end` as well."""
         self._num_running += 1
 
     def end(self, seconds: float) -> None:
@@ -197,11 +203,18 @@ class Limiter:
         started = self._limits.clock()
         body = _BodyCount(self._limits, receive)
         scope[SPEND] = key.spend
+        scope[CARRY_ON] = functools.partial(self._carry_on, key)
         try:
             await _within(seconds, self._app, scope, body.receive, send)
         finally:
             body.release()
             key.end(self._limits.clock() - started)
+
+    def _carry_on(self, key: KeyLimits) -> Callable[[], None]:
+        """Count on; what is returned must be called when the work has ended."""
+        key.carry_on()
+        started = self._limits.clock()
+        return lambda: key.end(self._limits.clock() - started)
 
     def _seconds_allowed(self, headers: Headers) -> float | None:
         """The shorter one of what the server and the client allow."""

@@ -110,7 +110,8 @@ def _operation(route: Route, schema_of: Mapping[int, JsonObject]) -> JsonObject:
         "parameters": [
             {"name": match[1], "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
             for match in _PATH_PARAMETER.finditer(route.path)
-        ],
+        ]
+        + [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in route.query.items()],
         "security": [] if is_open else [{"key": []}, {}],  # {}: a server without --api-key
         "responses": _responses(route, schema_of, is_open=is_open),
     }

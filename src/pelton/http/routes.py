@@ -11,6 +11,7 @@ from starlette.routing import Route as StarletteRoute
 
 from pelton.http.limits import Limiter, Limits
 from pelton.http.service import Service
+from pelton.types import JsonObject
 
 Endpoint = Callable[[Service, Request], Awaitable[Response]]
 JSON, EVENTS = "application/json", "text/event-stream"
@@ -24,6 +25,7 @@ class Route:
         body: the type of the JSON body. Routes with a body cost compute: limits hold for them.
         answers: what a 200 brings, by media type; a type is JSON of it, None is described by the media type alone.
             Without any, answers and errors have no body.
+        query: schemas of the parameters in the query string, by name; all are optional.
         errors: the statuses of error answers beside those of every route.
     """
 
@@ -33,6 +35,7 @@ class Route:
     summary: str
     body: object = None
     answers: Mapping[str, object] = field(default_factory=dict[str, object])
+    query: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     errors: tuple[int, ...] = ()
 
 
