@@ -43,6 +43,7 @@ _POSTS = (
         endpoint=completions.create_completion,
         summary="Continue one prompt or several",
         body=CompletionBody,
+        required=("prompt",),
         answers={JSON: Completion, EVENTS: Completion},
     ),
     Route(
@@ -51,6 +52,7 @@ _POSTS = (
         endpoint=chat.create_chat_completion,
         summary="Answer a chat",
         body=ChatBody,
+        required=("messages",),
         answers={JSON: ChatCompletion, EVENTS: ChatChunk},
     ),
     Route(
