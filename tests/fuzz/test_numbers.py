@@ -1,8 +1,10 @@
 """Every number that the OpenAPI document knows, at every endpoint, with every value that numbers are broken by."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
@@ -13,10 +15,8 @@ pytestmark = pytest.mark.e2e
 
 # JSON text: some of it is none, and some of it no float can hold.
 VALUES = (
-    *("0", "-0.0", "1", "-1", "1.5", "1e-320", "21", "129"),
-    *(str(sign * 2**bits + step) for sign in (1, -1) for bits in (31, 32, 53, 63, 64) for step in (-1, 0)),
-    *("NaN", "Infinity", "-Infinity", "1e308", "1e400", "-1e400", "9" * 5000),
-    *('"1"', '"NaN"', "true", "[]", "{}", "[0]", '{"0": 1e999}'),
+    *("0", "-0.0", "-1", "1.5", "1e-320", "1e308", str(2**31 - 1), str(2**31), str(2**63), str(-(2**63) - 1)),
+    *("NaN", "Infinity", "-Infinity", "1e400", "9" * 5000, '"1"', "true", "[0]", '{"0": 1e999}'),
 )
 # Fields that a body does not have are ignored: one body is valid at every endpoint.
 VALID: dict[str, Any] = {
@@ -28,9 +28,9 @@ VALID: dict[str, Any] = {
     "text_1": "a",
     "text_2": "b",
     "tokens": [1],
-    "max_tokens": 2,
+    "max_tokens": 1,
     "max_output_tokens": 16,
-    "stream": False,
+    "store": False,
 }
 MAX_GROWTH_BYTES = 64 * 2**20
 
@@ -84,25 +84,32 @@ def test_no_number_is_a_5xx_and_the_canary_and_its_memory_hold(canary: Canary):
     places = numbers(canary.client.get("/openapi.json").json())
     assert len(places) > 40
     assert {"temperature", "max_tokens", "seed", "logit_bias"} <= {place.path[0] for place in places}
+    for place in places[::8]:  # so that what is made on first use is there
+        _send_all(canary, place)
+    memory = canary.memory_bytes()
     statuses: set[int] = set()
-    memory: list[int] = []
-    for _ in range(2):
-        for place in places:
-            for body in place.bodies():
-                statuses.add(_send(canary, place.url, body))
-            canary.check()
-        memory.append(canary.memory_bytes())
+    for place in places:
+        statuses |= _send_all(canary, place)
+        canary.check()
     assert {200, 400} <= statuses
-    assert memory[1] - memory[0] < MAX_GROWTH_BYTES
+    assert canary.memory_bytes() - memory < MAX_GROWTH_BYTES
     assert canary.gauge("pelton:num_requests_running") == 0
     assert canary.gauge("pelton:kv_cache_usage_perc") == 0
 
 
-def _send(canary: Canary, url: str, body: bytes) -> int:
-    response = canary.client.post(url, content=body, headers={"Content-Type": "application/json"})
-    assert response.status_code < 500, f"{url} {body[:300]!r}: {response.text}"
-    if response.status_code >= 400:
-        assert response.json()["error"]["message"], f"{url} {body[:300]!r}"
+def _send_all(canary: Canary, place: Number) -> set[int]:
+    connection = HTTPConnection(canary.url.removeprefix("http://"), timeout=60)  # several times faster than httpx
+    with contextlib.closing(connection):
+        return {_send(connection, place.url, body) for body in place.bodies()}
+
+
+def _send(connection: HTTPConnection, url: str, body: bytes) -> int:
+    connection.request("POST", url, body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    content = response.read()
+    assert response.status < 500, f"{url} {body[:300]!r}: {content[:1000]!r}"
+    if response.status >= 400:
+        assert json.loads(content)["error"]["message"], f"{url} {body[:300]!r}"
     else:
-        assert b"NaN" not in response.content and b"Infinity" not in response.content
-    return response.status_code
+        assert b"NaN" not in content and b"Infinity" not in content
+    return response.status
