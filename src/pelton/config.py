@@ -163,6 +163,19 @@ class EngineConfig:
     stuck_after: float = setting(
         60.0, "seconds without a step, with work at hand, after which /health says 503", group="server", minimum=1
     )
+    tool_call_parser: str = setting(
+        "auto",
+        "how the model writes tool calls; by default what its chat template shows, else hermes",
+        group="server",
+        choices=("auto", "hermes", "llama3_json", "mistral", "pythonic"),
+    )
+    reasoning_parser: str = setting(
+        "auto",
+        "whether turns may begin with <think> reasoning, which is split off: the two models' names mean the same; by "
+        "default when the chat template mentions it",
+        group="server",
+        choices=("auto", "deepseek_r1", "qwen3", "none"),
+    )
     vllm_metrics: bool = setting(True, "also serve the metrics under vLLM's names", group="server")
 
     log_level: str = setting("info", "how much to log", group="logging", choices=("debug", "info", "warning", "error"))

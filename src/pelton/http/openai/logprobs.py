@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pelton.engine.text import hidden_ids
 from pelton.http.openai.responses import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 from pelton.tokenizer import Tokenizer
 from pelton.types import Delta, SamplingParams, TokenLogprobs
@@ -35,7 +36,7 @@ class AlignedLogprobs:
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, *, keep_all: bool = False) -> None:
         self._tokenizer = tokenizer
         self._keep_all = keep_all
-        self._hidden = tokenizer.special_ids if params.skip_special_tokens else frozenset[int]()
+        self._hidden = hidden_ids(tokenizer, params)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._num_token_characters = 0
         self._num_text_characters = 0

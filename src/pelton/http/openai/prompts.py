@@ -8,11 +8,13 @@ from pelton.errors import RequestError
 from pelton.http.openai.parameters import check_in_vocabulary
 from pelton.http.openai.requests import ChatBody, ChatFields, CompletionBody, GenerationBody, Integer
 from pelton.http.service import Service
+from pelton.http.tools.messages import checked_tool_fields
 from pelton.tokenizer import Tokenizer
 from pelton.types import JsonObject
 
 MAX_PROMPTS_TIMES_N = 2048
 _PLAUSIBLE_CHARACTERS_PER_TOKEN = 16
+_LONG_KEYS = frozenset({"tool_calls", "reasoning", "reasoning_content"})
 _INLINE_CHARACTERS = 4096  # about a millisecond of tokenizing; longer texts go to a thread
 
 PromptItem = str | list[int]
@@ -75,6 +77,7 @@ async def chat_prompt(
 
     num_characters = sum(len(message["content"]) for message in messages)
     has_extras = body.chat_template or body.chat_template_kwargs or body.documents or body.tools
+    has_extras = has_extras or any(_LONG_KEYS & message.keys() for message in messages)
     if num_characters <= _INLINE_CHARACTERS and not has_extras:
         return render()
     return await service.text_pool.run(render)  # neither a long chat nor a client's template may stop the event loop
@@ -92,6 +95,8 @@ def _template_arguments(body: ChatFields, reasoning_effort: str | None) -> JsonO
     variables = dict(body.chat_template_kwargs or {})
     if reasoning_effort is not None:
         variables.setdefault("reasoning_effort", reasoning_effort)
+        if reasoning_effort == "none":
+            variables.setdefault("enable_thinking", False)  # what templates of the Qwen family ask for
     return {
         "add_generation_prompt": add_generation_prompt,
         "continue_final_message": bool(body.continue_final_message),
@@ -161,6 +166,7 @@ def _normalize_message(message: JsonObject, name: str) -> JsonObject:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise RequestError(f"{name}.role must be a string", param=f"{name}.role")
+    message = checked_tool_fields(message, name)
     content = message.get("content")
     if content is None:
         if role != "assistant":

@@ -56,15 +56,17 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     length_penalty: float | None = None
     early_stopping: bool | None = None
     spaces_between_special_tokens: bool | None = None  # of tokenizers of another kind: ours put none
-
-    # Refused where they would have an effect.
-    logits_processors: list[object] | None = None
     response_format: JsonObject | None = None
     structured_outputs: JsonObject | None = None
     guided_json: JsonValue | None = None
+    guided_json_object: bool | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    structural_tag: str | JsonObject | None = None
+
+    logits_processors: list[object] | None = None  # refused
 
 
 class CompletionBody(GenerationBody, kw_only=True):
@@ -105,7 +107,8 @@ class ChatBody(GenerationBody, kw_only=True):
     parallel_tool_calls: bool | None = None
     functions: list[JsonObject] | None = None
     function_call: str | JsonObject | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    include_reasoning: bool | None = None
     modalities: list[str] | None = None
 
 
