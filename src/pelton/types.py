@@ -12,6 +12,7 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 4
+MIN_REPETITION_PENALTY = 0.01  # scores are divided by it, and must stay numbers
 _INT64 = 2**63
 
 
@@ -59,7 +60,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         self._check_number("min_p", 0.0, 1.0)
         self._check_number("presence_penalty", -2.0, 2.0)
         self._check_number("frequency_penalty", -2.0, 2.0)
-        self._check_number("repetition_penalty", 0.0, math.inf, open_below=True)
+        self._check_number("repetition_penalty", MIN_REPETITION_PENALTY, 1 / MIN_REPETITION_PENALTY)
         self._check_number("top_k", -1, 2**31 - 1)
         self._check_number("n", 1, MAX_CHOICES)
         if self.greedy and self.n > 1:
@@ -100,10 +101,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     def _check_number(self, name: str, low: float, high: float, *, open_below: bool = False) -> None:
         value = getattr(self, name)
         inside = (low < value if open_below else low <= value) and value <= high  # False for NaN
-        if not inside or math.isinf(value):
+        if not inside:
             below = f"above {low}" if open_below else f"at least {low}"
-            above = "" if math.isinf(high) else f" and at most {high}"
-            raise RequestError(f"{name} must be {below}{above}, got {value}", param=name)
+            raise RequestError(f"{name} must be {below} and at most {high}, got {value}", param=name)
 
 
 class NewRequest(msgspec.Struct, frozen=True, array_like=True):
