@@ -14,6 +14,8 @@ from starlette.routing import Route
 from pelton.engine.protocol import EngineClient
 from pelton.errors import EngineDeadError, RequestError
 from pelton.http import probes
+from pelton.http.anthropic import messages
+from pelton.http.anthropic.errors import error_body_for
 from pelton.http.errors import as_request_error, error_response
 from pelton.http.gate import Gate, Lifecycle
 from pelton.http.metrics import ServerMetrics, metrics_registry
@@ -27,6 +29,8 @@ _ROUTES: dict[tuple[str, str], Endpoint] = {
     ("POST", "/v1/chat/completions"): chat.create_chat_completion,
     ("GET", "/v1/models"): models.list_models,
     ("GET", "/v1/models/{model:path}"): models.get_model,
+    ("POST", "/v1/messages"): messages.create_message,
+    ("POST", "/v1/messages/count_tokens"): messages.count_tokens,
     ("POST", "/tokenize"): tokenization.tokenize,
     ("POST", "/detokenize"): tokenization.detokenize,
     ("GET", "/health"): probes.health,
@@ -56,9 +60,8 @@ def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None) -> Star
 
     async def answer_error(request: Request, error: Exception) -> Response:
         """For a bug, Starlette raises on after this answer, and the server logs the traceback."""
-        del request
         metrics.num_errors[as_request_error(error).status] += 1
-        return error_response(error)
+        return error_response(error, error_body_for(request.scope["path"]))
 
     handled = (RequestError, EngineDeadError, HTTPException, ClientDisconnect, Exception)
     return Starlette(

@@ -3,11 +3,13 @@
 import asyncio
 import hmac
 import time
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pelton.errors import RequestError
+from pelton.http.anthropic.errors import error_body_for
 from pelton.http.errors import error_response
 
 OPEN_PATHS = frozenset({"/health", "/ping", "/version"})  # for probes: no key, not counted, served while draining
@@ -59,7 +61,7 @@ class Gate:
         tenant = self._tenant(scope)
         if tenant is None:
             error = RequestError("Missing or wrong API key", status=HTTPStatus.UNAUTHORIZED)
-            response = error_response(error)
+            response = error_response(error, error_body_for(scope["path"]))
             response.headers["WWW-Authenticate"] = "Bearer"
             await response(scope, receive, send)
             return
@@ -68,9 +70,8 @@ class Gate:
         if scope["path"] in _OBSERVED_PATHS:
             await self._app(scope, receive, send)
         elif self._lifecycle.draining:
-            response = error_response(
-                RequestError("The server is shutting down", status=HTTPStatus.SERVICE_UNAVAILABLE)
-            )
+            error = RequestError("The server is shutting down", status=HTTPStatus.SERVICE_UNAVAILABLE)
+            response = error_response(error, error_body_for(scope["path"]))
             response.headers["Connection"] = "close"
             await response(scope, receive, send)
         else:
@@ -84,10 +85,18 @@ class Gate:
         """The position of the client's key, "" where no key is needed, None for a client without a valid one."""
         if not self._keys:
             return ""
-        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, given = header.partition(b" ")
+        given = list(_given_keys(scope["headers"]))
         # Every key is compared, so that the time tells neither whether nor where one matches.
-        matches = [hmac.compare_digest(given.strip(), key) for key in self._keys]
-        if scheme.lower() != b"bearer" or not any(matches):
-            return None
-        return str(matches.index(True))
+        matches = [sum(hmac.compare_digest(value, key) for value in given) > 0 for key in self._keys]
+        return str(matches.index(True)) if any(matches) else None
+
+
+def _given_keys(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    """What a client offers as a key: in the OpenAI API's header, and in Anthropic's."""
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, key = value.partition(b" ")
+            if scheme.lower() == b"bearer":
+                yield key.strip()
+        elif name == b"x-api-key":
+            yield value.strip()

@@ -98,6 +98,7 @@ class ChatBody(GenerationBody, kw_only=True):
     top_logprobs: Integer | None = None
     echo: bool | None = None
     tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = None
     functions: list[JsonObject] | None = None
     function_call: str | JsonObject | None = None
     reasoning_effort: str | None = None
