@@ -1,4 +1,4 @@
-"""What no test may leave behind for the next, and the instruction sets under which kernels are tested."""
+"""What no test may leave behind for the next, and what tests share: instruction sets and the canary."""
 
 import logging
 from collections.abc import Iterator
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from instruction_sets import INSTRUCTION_SETS, limited_to
+
+from canary import Canary, running_canary
 
 
 @pytest.fixture(autouse=True)
@@ -24,3 +26,10 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     """The test runs once under each instruction set of this machine."""
     with limited_to(request.param):
         yield request.param
+
+
+@pytest.fixture(scope="session")
+def canary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Canary]:
+    """A real server that all tests of the session share; those that use it are marked e2e."""
+    with running_canary(tmp_path_factory.mktemp("canary")) as canary:
+        yield canary

@@ -22,6 +22,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     Fields have the names and meanings of the OpenAI API and of vLLM's extensions to it.
     `max_tokens=None` means "up to the end of the context". `top_k` is off at 0 and -1.
     `seed=None` draws a fresh seed per request; with a seed, output depends on (seed, position) only.
+    `shown_special_ids` are in the text although skip_special_tokens hides the others: marks that a parser must see.
     `logprobs=k` reports the k most likely tokens beside each sampled one, `prompt_logprobs=k` those beside each prompt
     token but the first. `bad_words_ids` are sequences of tokens that the output must not hold. `max_tokens=0` computes
     the prompt and nothing more. `grammar` is what the output must obey, as
@@ -51,6 +52,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    shown_special_ids: tuple[int, ...] = ()
     grammar: str | None = None
     pooling: Pooling | None = None
 

@@ -66,10 +66,10 @@ def test_a_second_request_reuses_the_pages_of_a_shared_prefix_and_computes_at_le
     step(scheduler, runner)
     scheduler.add(2, prompt, params(1))
     plan, outputs = step(scheduler, runner)
-    assert plan.rows[0].start == 8
-    assert outputs[0].num_cached_tokens == 8
+    assert (plan.rows[0].start, plan.rows[0].num_tokens) == (11, 1)
+    assert outputs[0].num_cached_tokens == 11
     assert scheduler.stats().prefix_cache_queries == 24
-    assert scheduler.stats().prefix_cache_hits == 8
+    assert scheduler.stats().prefix_cache_hits == 11
 
 
 def test_requests_of_another_salt_share_nothing() -> None:
@@ -239,7 +239,7 @@ def test_a_row_without_a_sample_carries_log_probabilities_or_an_error() -> None:
 def test_prompt_log_probabilities_leave_the_prefix_cache_unread() -> None:
     scheduler, runner = make()
     prompt = list(range(1, 13))
-    for request_id, count, num_cached in ((1, None, 0), (2, 0, 0), (3, None, 8)):
+    for request_id, count, num_cached in ((1, None, 0), (2, 0, 0), (3, None, 11)):
         scheduler.add(request_id, prompt, SamplingParams(max_tokens=1, prompt_logprobs=count))
         _, outputs = step(scheduler, runner)
         assert outputs[0].num_cached_tokens == num_cached

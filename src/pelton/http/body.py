@@ -12,6 +12,12 @@ from pelton.errors import RequestError
 MAX_BODY_BYTES = 32 * 2**20
 MAX_NESTING = 100
 
+IGNORED = "pelton.ignored"  # the scope's entry with the names of the body's fields that mean nothing here
+
+_MAX_CHECKED_BYTES = 2**20
+_MAX_IGNORED_SHOWN = 16
+_NOT_IN_HEADERS = re.compile(r"[^\w.-]", re.ASCII)
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
@@ -22,20 +28,27 @@ T = TypeVar("T")
 
 async def read_json(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
     """Decode the body; RequestError 400 or 413 says what is wrong with it, and names the field."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise RequestError(f"Content-Type must be application/json, got {media_type!r}")
-    body = await _read_body(request)
+    return decode_json(request, await read_body(request), decoder)
+
+
+def decode_json(request: Request, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """As read_json, of a body that is read already. Notes which of its fields mean nothing here."""
     check_nesting(body)
     try:
-        return decoder.decode(body)
+        decoded = decoder.decode(body)
+        request.scope[IGNORED] = _ignored_fields(decoded, body)
+        return decoded
     except msgspec.ValidationError as error:
         raise _invalid_field(str(error)) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise RequestError(f"The body is not valid JSON: {error}") from None
 
 
-async def _read_body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
+    """The body of a JSON request; RequestError 400 for another media type, 413 if it is too large."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise RequestError(f"Content-Type must be application/json, got {media_type!r}")
     chunks: list[bytes] = []
     num_bytes = 0
     async for chunk in request.stream():
@@ -57,6 +70,15 @@ def check_nesting(body: bytes) -> None:
         depth += 1 if bracket in b"[{" else -1
         if depth > MAX_NESTING:
             raise RequestError(f"The body is nested more than {MAX_NESTING} levels deep")
+
+
+def _ignored_fields(decoded: object, body: bytes) -> str:
+    """The names of fields that the body's struct does not have, for a header; "" mostly."""
+    known: tuple[str, ...] = getattr(decoded, "__struct_encode_fields__", ())
+    if not known or len(body) > _MAX_CHECKED_BYTES:
+        return ""
+    ignored = [name for name in _fields_decoder.decode(body) if name not in known]
+    return ", ".join(_NOT_IN_HEADERS.sub("?", name[:64]) for name in ignored[:_MAX_IGNORED_SHOWN])
 
 
 def _invalid_field(message: str) -> RequestError:

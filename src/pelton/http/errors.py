@@ -1,5 +1,6 @@
 """Error answers in the shape of the OpenAI API, and which exception becomes which."""
 
+import math
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from pelton.errors import EngineDeadError, RequestError
 
 STATUS_CLIENT_GONE = 499  # nobody reads it; for logs and counters only
-RETRY_AFTER_SECONDS = 1
+_RETRY_AFTER_SECONDS = 1
 
 _RETRIED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _encode = msgspec.json.Encoder().encode
@@ -48,11 +49,8 @@ def as_request_error(error: Exception) -> RequestError:
 def error_body(error: Exception) -> bytes:
     """The JSON object {"error": {"message", "type", "param", "code"}}."""
     shown = as_request_error(error)
-    return _encode(
-        ErrorBody(
-            ErrorObject(message=shown_message(shown), type=shown.code, param=shown.param, code=shown.status),
-        )
-    )
+    body = ErrorObject(message=shown_message(shown), type=shown.code, param=shown.param, code=shown.status)
+    return _encode(ErrorBody(body))
 
 
 def shown_message(error: RequestError) -> str:
@@ -62,8 +60,10 @@ def shown_message(error: RequestError) -> str:
 
 def error_response(error: Exception, body: Callable[[Exception], bytes] = error_body) -> Response:
     """The whole answer; `body` writes it in the shape of an API. 429 and 503 say when to come back."""
-    status = as_request_error(error).status
-    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status in _RETRIED else {}
+    shown = as_request_error(error)
+    headers: dict[str, str] = {}
+    if shown.status in _RETRIED:
+        headers["Retry-After"] = str(max(_RETRY_AFTER_SECONDS, math.ceil(shown.retry_after or 0)))
     if isinstance(error, HTTPException) and error.headers:
         headers.update(error.headers)
-    return Response(body(error), status, headers, "application/json")
+    return Response(body(error), shown.status, headers, "application/json")

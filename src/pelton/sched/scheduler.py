@@ -185,7 +185,9 @@ class Scheduler:
         self._pool.acquire(matched)
         request.pages = matched
         request.num_published = len(matched)
-        request.num_computed = len(matched) * self._pool.page_size
+        # At least one position is left to compute, for its logits. Where all pages of a prompt were found, it is the
+        # last one: it writes into the last page, which others may share, the bits that are there already.
+        request.num_computed = min(len(matched) * self._pool.page_size, len(request.token_ids) - 1)
         if not request.is_announced:
             request.num_cached = request.num_computed
             self._prefix_queries += request.num_prompt
@@ -234,13 +236,12 @@ class Scheduler:
         return False
 
     def _match_prefix(self, request: Request) -> tuple[int, ...]:
-        """Cached pages of the request's leading tokens; at least one token is left to compute."""
+        """Cached pages of the request's leading tokens."""
         params = request.params
         if not self._enable_prefix_caching or params.prompt_logprobs is not None or params.pooling == "mean":
             return ()  # what is in the cache is not computed, and so has no logits and no hidden states
         self._extend_keys(request, len(request.token_ids))
-        num_usable = (len(request.token_ids) - 1) // self._pool.page_size
-        return self._pool.match(request.page_keys[:num_usable])
+        return self._pool.match(request.page_keys)
 
     def _extend_keys(self, request: Request, num_tokens: int) -> None:
         size = self._pool.page_size

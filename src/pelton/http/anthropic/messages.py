@@ -6,8 +6,9 @@ from starlette.responses import Response
 
 from pelton.http.anthropic.answer import begun_message, message_delta
 from pelton.http.anthropic.blocks import BlockWriter, content_blocks
+from pelton.http.anthropic.errors import MESSAGES_PATH, ErrorBody
 from pelton.http.anthropic.requests import CountTokensBody, MessagesBody
-from pelton.http.anthropic.responses import Message, TokenCount
+from pelton.http.anthropic.responses import Message, StreamEvent, TokenCount
 from pelton.http.anthropic.stream import message_stream
 from pelton.http.anthropic.translate import chat_body, prompt_body
 from pelton.http.body import read_json
@@ -16,7 +17,9 @@ from pelton.http.openai.chat import chat_job
 from pelton.http.openai.models import check_model
 from pelton.http.openai.prompts import chat_prompt
 from pelton.http.openai.turns import ChatJob, collect_turns
+from pelton.http.routes import EVENTS, JSON, Route
 from pelton.http.service import Service
+from pelton.http.tools.definitions import tool_use
 
 _decoder = msgspec.json.Decoder(MessagesBody)
 _count_decoder = msgspec.json.Decoder(CountTokensBody)
@@ -40,10 +43,32 @@ async def count_tokens(service: Service, request: Request) -> Response:
     body = await read_json(request, _count_decoder)
     check_model(service, body.model)
     chat = prompt_body(body)
-    token_ids = await chat_prompt(
-        service.engine.tokenizer, chat, max_model_len=None, reasoning_effort=chat.reasoning_effort
-    )
+    if tool_use(chat).mode == "none":
+        chat.tools = None
+    token_ids = await chat_prompt(service, chat, max_model_len=None, reasoning_effort=chat.reasoning_effort)
     return Response(_encode(TokenCount(len(token_ids))), media_type="application/json")
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path=MESSAGES_PATH,
+        endpoint=create_message,
+        summary="Answer a conversation, as Anthropic's API does",
+        body=MessagesBody,
+        answers={JSON: Message, EVENTS: StreamEvent},
+        error_body=ErrorBody,
+    ),
+    Route(
+        method="POST",
+        path=f"{MESSAGES_PATH}/count_tokens",
+        endpoint=count_tokens,
+        summary="How many tokens the prompt of a conversation has",
+        body=CountTokensBody,
+        answers={JSON: TokenCount},
+        error_body=ErrorBody,
+    ),
+)
 
 
 async def _whole(service: Service, job: ChatJob, writer: BlockWriter) -> Message:

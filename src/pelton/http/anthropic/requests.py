@@ -3,14 +3,19 @@
 Content blocks and tools are JSON objects here: `conversation` and `tools` read them, and name the one at fault.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from pelton.http.openai.requests import Integer
-from pelton.types import JsonObject
+from pelton.types import MAX_STOP_STRINGS, JsonObject
 
 Content = str | list[JsonObject]
+
+
+def _schema(**limits: float) -> msgspec.Meta:
+    """Limits for the OpenAPI document: the checks of `translate` say more than msgspec's."""
+    return msgspec.Meta(extra_json_schema=limits)
 
 
 class ToolChoice(msgspec.Struct, kw_only=True):
@@ -61,9 +66,9 @@ class CountTokensBody(msgspec.Struct, kw_only=True):
 
 
 class MessagesBody(CountTokensBody, kw_only=True):
-    max_tokens: Integer
-    stop_sequences: list[str] | None = None
-    temperature: float | None = None
+    max_tokens: Annotated[Integer, _schema(minimum=1)]
+    stop_sequences: Annotated[list[str], _schema(maxItems=MAX_STOP_STRINGS)] | None = None
+    temperature: Annotated[float, _schema(minimum=0, maximum=1)] | None = None
     top_p: float | None = None
     top_k: Integer | None = None
     metadata: JsonObject | None = None

@@ -106,3 +106,6 @@ class MessageDelta(msgspec.Struct, tag="message_delta"):
 
 class MessageStop(msgspec.Struct, tag="message_stop"):
     pass
+
+
+StreamEvent = MessageStart | Ping | BlockEvent | MessageDelta | MessageStop

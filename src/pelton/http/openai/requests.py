@@ -49,11 +49,16 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     truncation_side: Literal["left", "right"] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-
-    # Not supported yet: refused where they would have an effect.
-    use_beam_search: bool | None = None
-    bad_words: list[str] | None = None
     prompt_logprobs: Integer | None = None
+    bad_words: list[str] | None = None
+    best_of: Integer | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | None = None
+    spaces_between_special_tokens: bool | None = None  # of tokenizers of another kind: ours put none
+
+    # Refused where they would have an effect.
+    logits_processors: list[object] | None = None
     response_format: JsonObject | None = None
     structured_outputs: JsonObject | None = None
     guided_json: JsonValue | None = None
@@ -67,7 +72,6 @@ class CompletionBody(GenerationBody, kw_only=True):
     max_tokens: Integer | None = 16
     logprobs: Integer | None = None
     echo: bool | None = None
-    best_of: Integer | None = None
     suffix: str | None = None
     prompt_embeds: str | list[str] | None = None
 
@@ -101,7 +105,8 @@ class ChatBody(GenerationBody, kw_only=True):
     parallel_tool_calls: bool | None = None
     functions: list[JsonObject] | None = None
     function_call: str | JsonObject | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    include_reasoning: bool | None = None
     modalities: list[str] | None = None
 
 
