@@ -108,13 +108,9 @@ SHARED = [
     ({"prompt_logprobs": -1, "stream": False}, "prompt_logprobs"),
     ({"prompt_logprobs": 21, "stream": False}, "prompt_logprobs"),
     ({"logits_processors": ["x"]}, "logits_processors"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "json_schema"}}, "response_format"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ({"response_format": {"type": "yaml"}}, "response_format.type"),
     ({"response_format": {}}, "response_format.type"),
-    ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
-    ({"guided_json": {}}, "guided_json"),
-    ({"guided_choice": ["a"]}, "guided_choice"),
 ]
 
 

@@ -36,6 +36,7 @@ from pelton.http.openapi import openapi_route
 from pelton.http.routes import EVENTS, JSON, Route, starlette_routes
 from pelton.http.service import Service, root_model_name
 from pelton.http.text_pool import TextPool
+from pelton.structured.compiler import GrammarCompiler
 from pelton.types import JsonObject
 
 _POSTS = (
@@ -180,6 +181,7 @@ def _service(engine: EngineClient, lifecycle: Lifecycle) -> Service:
         lifecycle=lifecycle,
         responses=ResponseStore(),
         text_pool=TextPool(),
+        grammars=GrammarCompiler(engine.tokenizer),
         model=model,
         root_model=root_model,
         created=int(time.time()),

@@ -11,6 +11,7 @@ from pelton.errors import RequestError
 from pelton.http.body import read_json
 from pelton.http.connection import while_connected
 from pelton.http.openai.bad_words import with_bad_words
+from pelton.http.openai.constraints import constrained
 from pelton.http.openai.generation import Choice, Generation, generation, refuse_when_full
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.models import check_model
@@ -69,6 +70,7 @@ async def chat_job(service: Service, request: Request, body: ChatBody, *, prefix
     params = msgspec.structs.replace(params, shown_special_ids=style.shown_special_ids(tokenizer))
     params = await with_bad_words(params, body.bad_words, tokenizer)
     refuse_when_full(service)
+    params = await constrained(service, body, params)
     prompt = await chat_completion_prompt(service, body)
     is_open = style.has_reasoning and opens_reasoning(tokenizer, prompt.token_ids)
     job = generation(service, request, body, prompts=[prompt], params=params, prefix=prefix)

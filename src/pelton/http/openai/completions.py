@@ -11,6 +11,7 @@ from starlette.responses import Response
 from pelton.http.body import read_json
 from pelton.http.connection import while_connected
 from pelton.http.openai.bad_words import with_bad_words
+from pelton.http.openai.constraints import constrained
 from pelton.http.openai.generation import Answer, Choice, Generation, collect, generation, refuse_when_full
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.models import check_model
@@ -35,6 +36,7 @@ async def create_completion(service: Service, request: Request) -> Response:
     params = completion_params(body, max_model_len=service.max_model_len, vocab_size=tokenizer.vocab_size)
     params = await with_bad_words(params, body.bad_words, tokenizer)
     refuse_when_full(service)
+    params = await constrained(service, body, params)
     prompts = await completion_prompts(service, body)
     job = generation(service, request, body, prompts=prompts, params=params, prefix="cmpl-")
     job = dataclasses.replace(job, echo=bool(body.echo))

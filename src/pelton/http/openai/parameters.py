@@ -6,7 +6,7 @@ import msgspec
 
 from pelton.errors import RequestError
 from pelton.http.openai.requests import ChatBody, CompletionBody, GenerationBody
-from pelton.types import MAX_LOGPROBS, JsonObject, SamplingParams
+from pelton.types import MAX_LOGPROBS, SamplingParams
 
 MAX_STOP_STRING_LENGTH = 4096
 MAX_LOGIT_BIAS = 100.0
@@ -168,20 +168,3 @@ def _refuse_unsupported(body: GenerationBody) -> None:
         raise RequestError("logits_processors: a client's code is not run here", param="logits_processors")
     if body.prompt_logprobs is not None and body.stream:
         raise RequestError("prompt_logprobs cannot be streamed: set stream to false", param="prompt_logprobs")
-    for name in ("guided_json", "guided_regex", "guided_choice", "guided_grammar"):
-        if getattr(body, name) is not None:
-            raise _unsupported(name)
-    if any(value is not None for value in (body.structured_outputs or {}).values()):
-        raise _unsupported("structured_outputs")
-    _refuse_response_format(body.response_format)
-
-
-def _refuse_response_format(response_format: JsonObject | None) -> None:
-    if response_format is None or response_format.get("type") == "text":
-        return
-    kind = response_format.get("type")
-    if kind not in ("json_object", "json_schema", "structural_tag"):
-        raise RequestError(
-            "response_format.type must be text, json_object or json_schema", param="response_format.type"
-        )
-    raise RequestError(f"response_format of type {kind} is not supported yet", param="response_format")

@@ -56,15 +56,17 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     length_penalty: float | None = None
     early_stopping: bool | None = None
     spaces_between_special_tokens: bool | None = None  # of tokenizers of another kind: ours put none
-
-    # Refused where they would have an effect.
-    logits_processors: list[object] | None = None
     response_format: JsonObject | None = None
     structured_outputs: JsonObject | None = None
     guided_json: JsonValue | None = None
+    guided_json_object: bool | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    structural_tag: str | JsonObject | None = None
+
+    logits_processors: list[object] | None = None  # refused
 
 
 class CompletionBody(GenerationBody, kw_only=True):
