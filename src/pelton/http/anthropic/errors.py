@@ -25,21 +25,21 @@ _TYPE_BY_STATUS: dict[int, str] = {
 _encode = msgspec.json.Encoder().encode
 
 
-class ErrorObject(msgspec.Struct):
+class MessagesErrorObject(msgspec.Struct):
     type: str
     message: str
 
 
-class ErrorBody(msgspec.Struct, kw_only=True):
+class MessagesError(msgspec.Struct, kw_only=True):
     type: Literal["error"] = "error"
-    error: ErrorObject
+    error: MessagesErrorObject
 
 
 def anthropic_error_body(error: Exception) -> bytes:
     """The JSON object {"type": "error", "error": {"type", "message"}}."""
     shown = as_request_error(error)
     kind = _TYPE_BY_STATUS.get(shown.status, "invalid_request_error")
-    return _encode(ErrorBody(error=ErrorObject(kind, shown_message(shown))))
+    return _encode(MessagesError(error=MessagesErrorObject(kind, shown_message(shown))))
 
 
 def error_body_for(path: str) -> Callable[[Exception], bytes]:

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from pelton.http.anthropic.answer import begun_message, message_delta
 from pelton.http.anthropic.blocks import BlockWriter, content_blocks
-from pelton.http.anthropic.errors import MESSAGES_PATH, ErrorBody
+from pelton.http.anthropic.errors import MESSAGES_PATH, MessagesError
 from pelton.http.anthropic.requests import CountTokensBody, MessagesBody
 from pelton.http.anthropic.responses import Message, StreamEvent, TokenCount
 from pelton.http.anthropic.stream import message_stream
@@ -57,7 +57,7 @@ ROUTES = (
         summary="Answer a conversation, as Anthropic's API does",
         body=MessagesBody,
         answers={JSON: Message, EVENTS: StreamEvent},
-        error_body=ErrorBody,
+        error_body=MessagesError,
     ),
     Route(
         method="POST",
@@ -66,7 +66,7 @@ ROUTES = (
         summary="How many tokens the prompt of a conversation has",
         body=CountTokensBody,
         answers={JSON: TokenCount},
-        error_body=ErrorBody,
+        error_body=MessagesError,
     ),
 )
 

@@ -66,7 +66,7 @@ class CountTokensBody(msgspec.Struct, kw_only=True):
 
 
 class MessagesBody(CountTokensBody, kw_only=True):
-    max_tokens: Annotated[Integer, _schema(minimum=1)]
+    max_tokens: Integer
     stop_sequences: Annotated[list[str], _schema(maxItems=MAX_STOP_STRINGS)] | None = None
     temperature: Annotated[float, _schema(minimum=0, maximum=1)] | None = None
     top_p: float | None = None
