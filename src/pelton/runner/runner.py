@@ -14,6 +14,7 @@ from pelton.ops.sampling import sample
 from pelton.runner.batch import BatchBuilder
 from pelton.runner.graphs import StepGraphs
 from pelton.runner.logits import adjust_logits, mask_logits
+from pelton.runner.pooling import HiddenStates
 from pelton.runner.prompt_logprobs import has_unscored, score_prompt
 from pelton.runner.sampler import sampling_controls, token_logprobs
 from pelton.runner.state import RequestState
@@ -27,6 +28,8 @@ class CausalLM(Protocol):
     def __call__(self, batch: Batch, kv: Sequence[LayerKV]) -> torch.Tensor: ...
 
     def logits(self, stream: torch.Tensor, rows: torch.Tensor) -> torch.Tensor: ...
+
+    def hidden(self, stream: torch.Tensor, rows: torch.Tensor) -> torch.Tensor: ...
 
 
 class Runner:
@@ -48,6 +51,7 @@ class Runner:
         self._scratch = context.scratch
         self._states: dict[int, RequestState] = {}
         self._unscored: set[int] = set()  # requests that wait for log-probabilities of their prompts
+        self._pools: dict[int, HiddenStates] = {}  # of the requests that want a vector
         self._plan = Plan(())
         self._stream: torch.Tensor | None = None
         self._logits: torch.Tensor | None = None
@@ -58,6 +62,7 @@ class Runner:
         for request_id in plan.ended:  # first: an id may come back at once
             self._states.pop(request_id, None)
             self._unscored.discard(request_id)
+            self._pools.pop(request_id, None)
         for new in plan.new:
             state = self._states[new.request_id] = RequestState(new)
             if has_unscored(state):
@@ -65,6 +70,8 @@ class Runner:
         for forced in plan.forced:
             for position, token_id in enumerate(forced.token_ids, start=forced.position):
                 self._states[forced.request_id].put(position, token_id)
+            if new.params.pooling is not None:
+                self._pools[new.request_id] = HiddenStates(new.params.pooling, state.num_prompt)
         self._plan, self._stream, self._logits = plan, None, None
         if plan.rows:
             batch = self._batches.build(plan, self._states)
@@ -94,9 +101,22 @@ class Runner:
         results = [next(sampled) if row.sample else None for row in self._plan.rows]
         if self._unscored:
             self._score_prompts(results)
+        if self._pools:
+            self._pool(results)
         return [
             None if row.request_id in late else result for row, result in zip(self._plan.rows, results, strict=True)
         ]
+
+    def _pool(self, results: list[Sampled | None]) -> None:
+        """Add vectors to the results, where the prompts of requests that want one are complete."""
+        stream = self._stream
+        first = 0
+        for index, row in enumerate(self._plan.rows):
+            pool = self._pools.get(row.request_id)
+            if pool is not None and stream is not None:
+                vector = pool.add(row, first, lambda rows: self._model.hidden(stream, rows), self._scratch)
+                results[index] = _pooled(vector) if pool.is_complete else None
+            first += row.num_tokens
 
     def _score_prompts(self, results: list[Sampled | None]) -> None:
         """Add log-probabilities of prompt tokens to the results, where requests wait for them."""
@@ -160,6 +180,12 @@ class Runner:
         counts = [states[index].params.logprobs or 0 for index in wanted]
         for index, logprobs in zip(wanted, token_logprobs(self._logits[wanted], tokens, counts), strict=True):
             results[index] = Sampled(results[index].token_id, logprobs)
+
+
+def _pooled(vector: bytes | None) -> Sampled:
+    if vector is None:
+        return Sampled(0, error="the model gave hidden states that are not finite")
+    return Sampled(0, vector=vector)
 
 
 def _no_token(highest_logit: float, state: RequestState) -> Sampled:
