@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from instruction_sets import INSTRUCTION_SETS, limited_to
+from live import LiveServer, launched
 
 
 @pytest.fixture(autouse=True)
@@ -24,3 +25,14 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     """The test runs once under each instruction set of this machine."""
     with limited_to(request.param):
         yield request.param
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A real server with the embedded model, one for all tests that only ask it something."""
+    with launched(
+        tmp_path_factory.mktemp("live") / "log", "--max-model-len", "1024", "--kv-cache-memory", "128M"
+    ) as server:
+        server.ready()
+        server.canary()
+        yield server

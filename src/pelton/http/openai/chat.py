@@ -52,7 +52,7 @@ async def chat_job(service: Service, request: Request, body: ChatBody, *, prefix
     """
     check_model(service, body.model)
     tokenizer = service.engine.tokenizer
-    params = chat_params(body, max_model_len=service.max_model_len, vocab_size=tokenizer.vocab_size)
+    params = chat_params(body, vocab_size=tokenizer.vocab_size)
     refuse_when_full(service)
     prompt = await chat_completion_prompt(tokenizer, body, service.max_model_len)
     job = generation(service, request, body, prompts=[prompt], params=params, prefix=prefix)

@@ -30,7 +30,7 @@ async def create_completion(service: Service, request: Request) -> Response:
     body = await read_json(request, _decoder)
     check_model(service, body.model)
     tokenizer = service.engine.tokenizer
-    params = completion_params(body, max_model_len=service.max_model_len, vocab_size=tokenizer.vocab_size)
+    params = completion_params(body, vocab_size=tokenizer.vocab_size)
     refuse_when_full(service)
     prompts = await completion_prompts(tokenizer, body, service.max_model_len)
     job = generation(service, request, body, prompts=prompts, params=params, prefix="cmpl-")

@@ -16,7 +16,7 @@ from pelton.http.gate import ARRIVAL, TENANT
 from pelton.http.metrics import ChoiceTimer
 from pelton.http.openai.logprobs import AlignedLogprobs, TextPosition, TokenNames
 from pelton.http.openai.prompts import Prompt
-from pelton.http.openai.requests import GenerationBody
+from pelton.http.openai.requests import ChatBody, GenerationBody
 from pelton.http.openai.responses import PromptTokensDetails, StopReason, Usage
 from pelton.http.service import Service
 from pelton.types import Delta, FinishReason, SamplingParams
@@ -79,7 +79,12 @@ def generation(
     params: SamplingParams,
     prefix: str,
 ) -> Generation:
-    """Join what the routes of completions and chat have found out. `prefix` starts the id, e.g. "cmpl-"."""
+    """Join what the routes of completions and chat have found out. `prefix` starts the id, e.g. "cmpl-".
+
+    Raises:
+        RequestError: max_tokens is more than the context can hold.
+    """
+    _check_max_tokens(body, params.max_tokens, prompts, service.max_model_len)
     options = body.stream_options
     request_id = body.request_id or request.headers.get("x-request-id") or uuid.uuid4().hex
     return Generation(
@@ -96,6 +101,22 @@ def generation(
         include_usage=options is not None and bool(options.include_usage),
         continuous_usage=options is not None and bool(options.continuous_usage_stats),
         return_token_ids=bool(body.return_token_ids),
+    )
+
+
+def _check_max_tokens(
+    body: GenerationBody, max_tokens: int | None, prompts: Sequence[Prompt], max_model_len: int
+) -> None:
+    """Refuse what no prompt leaves room for; less is clamped, see params_for_prompt."""
+    if max_tokens is None or max_tokens <= max_model_len:
+        return
+    is_chat_name = isinstance(body, ChatBody) and body.max_completion_tokens is not None
+    name = "max_completion_tokens" if is_chat_name else "max_tokens"
+    num_prompt_tokens = max(len(prompt.token_ids) for prompt in prompts)
+    raise RequestError(
+        f"{name} is too large: {max_tokens}. This model's maximum context length is {max_model_len} tokens, and "
+        f"the prompt has {num_prompt_tokens}: at most {max_model_len - num_prompt_tokens} are left for the output.",
+        param=name,
     )
 
 
