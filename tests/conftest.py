@@ -1,4 +1,4 @@
-"""What no test may leave behind for the next, and the instruction sets under which kernels are tested."""
+"""What no test may leave behind for the next, and what tests share: instruction sets and the canary."""
 
 import logging
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from instruction_sets import INSTRUCTION_SETS, limited_to
-from live import LiveServer, launched
+
+from canary import Canary, running_canary
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +29,7 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """A real server with the embedded model, one for all tests that only ask it something."""
-    with launched(
-        tmp_path_factory.mktemp("live") / "log", "--max-model-len", "1024", "--kv-cache-memory", "128M"
-    ) as server:
-        server.ready()
-        server.canary()
-        yield server
+def canary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Canary]:
+    """A real server that all tests of the session share; those that use it are marked e2e."""
+    with running_canary(tmp_path_factory.mktemp("canary")) as canary:
+        yield canary

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from live import LiveServer
+from live import complete
 from pelton.config import EngineConfig
 from pelton.types import SamplingParams
 
+from canary import Canary
 from fakes import EOS, Client, FakeEngine, until
 from scripted import scripted_engine
 
@@ -147,9 +148,9 @@ def test_lim_01_the_usable_length_is_the_reported_one():
 
 
 @pytest.mark.e2e
-def test_lim_01_a_real_engine_takes_the_reported_length_and_no_token_more(live: LiveServer):
-    assert live.complete(prompt=[30] * 1023, max_tokens=1)["usage"]["total_tokens"] == 1024
-    assert live.post(COMPLETIONS, {"prompt": [30] * 1024, "max_tokens": 1}).status_code == 400
+def test_lim_01_a_real_engine_takes_the_reported_length_and_no_token_more(canary: Canary):
+    assert complete(canary, prompt=[30] * 2047, max_tokens=1)["usage"]["total_tokens"] == 2048
+    assert canary.client.post(COMPLETIONS, json={"prompt": [30] * 2048, "max_tokens": 1}).status_code == 400
     for number in (2**31 - 1, -1, 1.5):
-        assert live.post(COMPLETIONS, {"prompt": "hi", "max_tokens": number}).status_code == 400
-    live.canary()
+        assert canary.client.post(COMPLETIONS, json={"prompt": "hi", "max_tokens": number}).status_code == 400
+    canary.check()

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from live import LiveServer
-
+from canary import Canary
 from fakes import Client, FakeEngine
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -74,10 +73,10 @@ def test_lim_04_an_empty_message_is_refused_where_the_template_writes_nothing():
 
 
 @pytest.mark.e2e
-def test_lim_04_a_real_engine_survives_every_variant(live: LiveServer):
+def test_lim_04_a_real_engine_survives_every_variant(canary: Canary):
     for prompt in EMPTY_PROMPTS:
-        assert live.post(COMPLETIONS, {"prompt": as_json(prompt)}).status_code == 400
-        live.canary()
+        assert canary.client.post(COMPLETIONS, json={"prompt": as_json(prompt)}).status_code == 400
+        canary.check()
     for messages, _ in EMPTY_CHATS:
-        assert live.post(CHAT, {"messages": messages}).status_code == 400
-    live.canary()
+        assert canary.client.post(CHAT, json={"messages": messages}).status_code == 400
+    canary.check()

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from live import LiveServer
+from live import complete
+
+from canary import Canary
 
 pytestmark = pytest.mark.e2e
 
@@ -22,19 +24,19 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def ids(live: LiveServer) -> list[list[int]]:
-    return [live.post("/tokenize", {"prompt": text}).json()["tokens"] for text in TEXTS]
+def ids(canary: Canary) -> list[list[int]]:
+    return [canary.client.post("/tokenize", json={"prompt": text}).json()["tokens"] for text in TEXTS]
 
 
 @pytest.fixture(scope="module")
-def alone(live: LiveServer) -> list[dict[str, Any]]:
-    return [live.complete(prompt=text, temperature=0, max_tokens=8) for text in TEXTS]
+def alone(canary: Canary) -> list[dict[str, Any]]:
+    return [complete(canary, prompt=text, temperature=0, max_tokens=8) for text in TEXTS]
 
 
-def test_lim_05_ids_give_what_their_text_gives(live: LiveServer, ids: list[list[int]], alone: list[dict[str, Any]]):
+def test_lim_05_ids_give_what_their_text_gives(canary: Canary, ids: list[list[int]], alone: list[dict[str, Any]]):
     assert len({len(tokens) for tokens in ids}) > 2, "the prompts were to have different lengths"
     for tokens, expected in zip(ids, alone, strict=True):
-        answer = live.complete(prompt=tokens, temperature=0, max_tokens=8, return_token_ids=True)
+        answer = complete(canary, prompt=tokens, temperature=0, max_tokens=8, return_token_ids=True)
         assert answer["choices"][0]["prompt_token_ids"] == tokens
         assert answer["choices"][0]["text"] == expected["choices"][0]["text"]
         assert answer["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"] == len(tokens)
@@ -42,19 +44,19 @@ def test_lim_05_ids_give_what_their_text_gives(live: LiveServer, ids: list[list[
 
 @pytest.mark.parametrize("kind", ["texts", "ids"])
 def test_lim_05_a_batch_gives_each_prompt_its_own_answer(
-    live: LiveServer, ids: list[list[int]], alone: list[dict[str, Any]], kind: str
+    canary: Canary, ids: list[list[int]], alone: list[dict[str, Any]], kind: str
 ):
-    answer = live.complete(prompt=TEXTS if kind == "texts" else ids, temperature=0, max_tokens=8)
+    answer = complete(canary, prompt=TEXTS if kind == "texts" else ids, temperature=0, max_tokens=8)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
     assert [choice["text"] for choice in answer["choices"]] == [one["choices"][0]["text"] for one in alone]
     for field in ("prompt_tokens", "completion_tokens", "total_tokens"):
         assert answer["usage"][field] == sum(one["usage"][field] for one in alone)
 
 
-def test_lim_05_with_n_the_index_is_prompt_times_n_plus_sample(live: LiveServer, ids: list[list[int]]):
+def test_lim_05_with_n_the_index_is_prompt_times_n_plus_sample(canary: Canary, ids: list[list[int]]):
     fields = {"n": 2, "temperature": 0.9, "seed": 11, "max_tokens": 6}
-    answer = live.complete(prompt=ids, **fields)
+    answer = complete(canary, prompt=ids, **fields)
     assert [choice["index"] for choice in answer["choices"]] == list(range(8))
-    expected = [choice["text"] for text in TEXTS for choice in live.complete(prompt=text, **fields)["choices"]]
+    expected = [choice["text"] for text in TEXTS for choice in complete(canary, prompt=text, **fields)["choices"]]
     assert [choice["text"] for choice in answer["choices"]] == expected
     assert answer["usage"]["prompt_tokens"] == sum(map(len, ids))

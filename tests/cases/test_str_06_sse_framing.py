@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from live import LiveServer
 from pelton.config import EngineConfig
 
+from canary import Canary
 from fakes import Client, FakeEngine
 
 pytestmark = pytest.mark.e2e
@@ -33,10 +33,10 @@ def events_of(response: httpx.Response) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("length", PROMPTS)
 @pytest.mark.parametrize("include_usage", [True, False])
-def test_str_06_frames_of_a_stream(live: LiveServer, length: str, include_usage: bool):
+def test_str_06_frames_of_a_stream(canary: Canary, length: str, include_usage: bool):
     body: dict[str, Any] = {"messages": [{"role": "user", "content": PROMPTS[length]}], "max_tokens": 5}
     body |= {"stream": True, "temperature": 0, "ignore_eos": True, "stream_options": {"include_usage": include_usage}}
-    with httpx.Client(base_url=live.url, timeout=60) as client:
+    with httpx.Client(base_url=canary.url, timeout=60) as client:
         events = events_of(client.post(URL, json=body))
         # The same connection takes the next request.
         assert events_of(client.post(URL, json=body))[-1]["choices"] == events[-1]["choices"]
@@ -68,10 +68,10 @@ def test_str_06_a_prompt_of_8000_words_streams_where_it_fits():
     assert [event["choices"][0]["delta"].get("content") for event in events[:-1]] == ["", *"AAAAA", None]
 
 
-def test_str_06_a_prompt_of_8000_words_is_refused_before_the_stream_begins(live: LiveServer):
+def test_str_06_a_prompt_of_8000_words_is_refused_before_the_stream_begins(canary: Canary):
     body = {"messages": [{"role": "user", "content": "word " * 8000}], "stream": True, "max_tokens": 5}
-    response = live.post(URL, body)
+    response = canary.client.post(URL, json=body)
     assert response.status_code == 400
     assert response.headers["content-type"] == "application/json"
-    assert "maximum context length is 1024 tokens" in response.json()["error"]["message"]
-    live.canary()
+    assert "maximum context length is 2048 tokens" in response.json()["error"]["message"]
+    canary.check()

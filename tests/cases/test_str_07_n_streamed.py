@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from live import LiveServer
-
+from canary import Canary
 from fakes import parse_events
 
 pytestmark = pytest.mark.e2e
@@ -25,10 +24,10 @@ BODY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("stop", [None, [" the", ".", " and"]])
-def test_str_07_streamed_choices_equal_the_whole_ones(live: LiveServer, stop: list[str] | None):
+def test_str_07_streamed_choices_equal_the_whole_ones(canary: Canary, stop: list[str] | None):
     body = BODY if stop is None else {**BODY, "stop": stop}
-    whole = live.post(URL, body).json()
-    response = live.post(URL, {**body, "stream": True, "stream_options": {"include_usage": True}})
+    whole = canary.client.post(URL, json=body).json()
+    response = canary.client.post(URL, json={**body, "stream": True, "stream_options": {"include_usage": True}})
     *chunks, last = parse_events(response)
     assert len(whole["choices"]) == 3
     num_events = []
@@ -48,8 +47,8 @@ def test_str_07_streamed_choices_equal_the_whole_ones(live: LiveServer, stop: li
         assert len(set(num_events)) > 1, "the choices were to end at different steps"
 
 
-def test_str_07_the_prompt_counts_once_and_the_completions_are_summed(live: LiveServer):
-    one = live.post(URL, {**BODY, "n": 1, "max_tokens": 5}).json()["usage"]
-    whole = live.post(URL, {**BODY, "max_tokens": 5, "return_token_ids": True}).json()
+def test_str_07_the_prompt_counts_once_and_the_completions_are_summed(canary: Canary):
+    one = canary.client.post(URL, json={**BODY, "n": 1, "max_tokens": 5}).json()["usage"]
+    whole = canary.client.post(URL, json={**BODY, "max_tokens": 5, "return_token_ids": True}).json()
     assert whole["usage"]["prompt_tokens"] == one["prompt_tokens"]
     assert whole["usage"]["completion_tokens"] == sum(len(choice["token_ids"]) for choice in whole["choices"])
