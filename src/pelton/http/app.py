@@ -14,6 +14,7 @@ from starlette.routing import Route
 from pelton.engine.protocol import EngineClient
 from pelton.errors import EngineDeadError, RequestError
 from pelton.http import probes
+from pelton.http.body import IGNORED
 from pelton.http.errors import as_request_error, error_response
 from pelton.http.gate import Gate, Lifecycle
 from pelton.http.metrics import ServerMetrics, metrics_registry
@@ -63,9 +64,17 @@ def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None) -> Star
     handled = (RequestError, EngineDeadError, HTTPException, ClientDisconnect, Exception)
     return Starlette(
         routes=[
-            Route(path, functools.partial(endpoint, service), methods=[method])
+            Route(path, functools.partial(_answer, endpoint, service), methods=[method])
             for (method, path), endpoint in _ROUTES.items()
         ],
         middleware=[Middleware(Gate, api_keys=config.api_key, lifecycle=service.lifecycle)],
         exception_handlers=dict.fromkeys(handled, answer_error),
     )
+
+
+async def _answer(endpoint: Endpoint, service: Service, request: Request) -> Response:
+    """The endpoint's answer. Fields that it does not know are accepted but named: typing errors must not go unseen."""
+    response = await endpoint(service, request)
+    if ignored := request.scope.get(IGNORED):
+        response.headers["X-Ignored-Fields"] = ", ".join(ignored)
+    return response
