@@ -34,8 +34,18 @@ serve: setup
 test: $(VENV)/.installed-test
 	$(BIN)/pytest -m "not e2e"
 
-test-e2e: $(VENV)/.installed-test
+# Clients as people use them, in an environment of their own: what they depend on must not meet what the server depends on.
+CLIENTS := tests/e2e/clients
+CLIENTS_VENV := .venv-clients
+
+$(CLIENTS_VENV)/.installed: $(CLIENTS)/requirements.txt
+	$(PYTHON) -m venv $(CLIENTS_VENV)
+	$(CLIENTS_VENV)/bin/pip install --quiet --requirement $<
+	touch $@
+
+test-e2e: $(VENV)/.installed-test $(CLIENTS_VENV)/.installed
 	$(BIN)/pytest -m e2e
+	PELTON=$(abspath $(BIN))/pelton $(CLIENTS_VENV)/bin/pytest -c $(CLIENTS)/pytest.ini --confcutdir=$(CLIENTS) $(CLIENTS)
 
 sanitize: $(VENV)/.installed-test
 	$(BIN)/python scripts/sanitize.py
@@ -59,4 +69,4 @@ bench-peers: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/compare.py $(COMPARE)
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(CLIENTS_VENV) $(CLIENTS)/node/node_modules build dist

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import tokenizers
 from starlette.applications import Starlette
@@ -22,9 +23,9 @@ from pelton.config import EngineConfig
 from pelton.engine.delta import to_delta
 from pelton.engine.protocol import DeltaSink, Health
 from pelton.engine.text import TextStream
-from pelton.http import server
 from pelton.http.app import create_app
 from pelton.http.listener import bind
+from pelton.http.protocol import GuardedProtocol
 from pelton.http.server import run_server
 from pelton.model_config import ModelInfo
 from pelton.tokenizer import Tokenizer
@@ -113,6 +114,7 @@ class FakeEngine:
             num_key_value_heads=1,
             head_dim=8,
             max_position_embeddings=2048,
+            eos_token_ids=self.tokenizer.eos_token_ids,
         )
 
     def ids(self, text: str) -> list[int]:
@@ -123,7 +125,7 @@ class FakeEngine:
     ) -> Callable[[], None]:
         assert params.n == 1
         assert params.max_tokens is not None
-        assert 0 < len(prompt_ids) < (self.config.max_model_len or 0)
+        assert 0 < len(prompt_ids) < (self.config.max_model_len or 0) + (params.max_tokens == 0)
         call = Call(tuple(prompt_ids), params, priority, salt)
         self.calls.append(call)
         self.num_live += 1
@@ -159,6 +161,9 @@ class FakeEngine:
         self.aborting = True
 
     def _outputs(self, prompt_ids: Sequence[int], params: SamplingParams) -> list[Output]:
+        scores = self._prompt_logprobs(prompt_ids, params)
+        if params.max_tokens == 0:
+            return [*scores, Output(0, finish_reason="length")]
         ids, finish_reason, stop_reason = self._sequence(prompt_ids, params)
         size = self.num_tokens_per_delta
         outputs = [
@@ -172,7 +177,15 @@ class FakeEngine:
         ]
         last = outputs[-1]
         outputs[-1] = Output(0, last.token_ids, last.logprobs, finish_reason, stop_reason, self.num_cached_tokens)
-        return outputs
+        return [*scores, *outputs]
+
+    def _prompt_logprobs(self, prompt_ids: Sequence[int], params: SamplingParams) -> list[Output]:
+        """Of three tokens at a time, as a prompt is computed in chunks."""
+        if params.prompt_logprobs is None:
+            return []
+        entries = self._logprobs(prompt_ids[1:], msgspec.structs.replace(params, logprobs=params.prompt_logprobs)) or ()
+        starts = range(0, len(entries), 3)
+        return [Output(0, prompt_logprobs=entries[start : start + 3]) for start in starts]
 
     def _sequence(
         self, prompt_ids: Sequence[int], params: SamplingParams
@@ -319,10 +332,10 @@ def raw_post(body: dict[str, object]) -> bytes:
 
 def use_small_send_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the kernel keep little for a client that does not read."""
-    connection_made = server._Protocol.connection_made
+    connection_made = GuardedProtocol.connection_made
 
-    def with_small_buffer(self: server._Protocol, transport: asyncio.Transport) -> None:
+    def with_small_buffer(self: GuardedProtocol, transport: asyncio.Transport) -> None:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         connection_made(self, transport)
 
-    monkeypatch.setattr(server._Protocol, "connection_made", with_small_buffer)
+    monkeypatch.setattr(GuardedProtocol, "connection_made", with_small_buffer)

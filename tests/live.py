@@ -26,9 +26,14 @@ def complete(canary: Canary, **fields: Any) -> dict[str, Any]:
 
 
 def metrics(client: httpx.Client) -> dict[str, float]:
-    """Every series by its name and the labels that tell its kind, such as "pelton:request_success stop"."""
+    """Every series by its name and the labels that tell its kind, such as "pelton:request_success_total stop"."""
+    return metrics_of(client.get("/metrics"))
+
+
+def metrics_of(response: httpx.Response) -> dict[str, float]:
+    """The same of an answer of /metrics."""
     found: dict[str, float] = {}
-    for line in client.get("/metrics").text.splitlines():
+    for line in response.text.splitlines():
         if match := re.match(r"([\w:]+)(\{[^}]*\})? (\S+)$", line):
             labels = dict(re.findall(r'(\w+)="([^"]*)"', match[2] or ""))
             found[" ".join([match[1], *(labels[name] for name in _KEPT_LABELS if name in labels)])] = float(match[3])

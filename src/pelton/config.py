@@ -139,11 +139,42 @@ class EngineConfig:
     max_queue: int = setting(
         4096, "waiting requests beyond which new ones get a 429", group="server", minimum=1, aliases=("max-waiting",)
     )
+    max_concurrent_requests: int | None = setting(
+        None, "requests of one API key at once, beyond which new ones get a 429", group="server", minimum=1
+    )
+    max_requests_per_minute: int | None = setting(
+        None, "requests of one API key in a minute, beyond which new ones get a 429", group="server", minimum=1
+    )
+    max_tokens_per_minute: int | None = setting(
+        None,
+        "prompt and output tokens of one API key in a minute, after which its new requests get a 429",
+        group="server",
+        minimum=1,
+    )
+    request_timeout: float | None = setting(
+        None, "seconds after which a request ends with a 408; clients can ask for less", group="server", minimum=0.001
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (), "web origin whose pages may use the API (CORS), * for any; may be given more than once", group="server"
+    )
     shutdown_timeout: float = setting(
         30.0, "seconds that running requests get after SIGTERM; 0 aborts them", group="server", minimum=0
     )
     stuck_after: float = setting(
         60.0, "seconds without a step, with work at hand, after which /health says 503", group="server", minimum=1
+    )
+    tool_call_parser: str = setting(
+        "auto",
+        "how the model writes tool calls; by default what its chat template shows, else hermes",
+        group="server",
+        choices=("auto", "hermes", "llama3_json", "mistral", "pythonic"),
+    )
+    reasoning_parser: str = setting(
+        "auto",
+        "whether turns may begin with <think> reasoning, which is split off: the two models' names mean the same; by "
+        "default when the chat template mentions it",
+        group="server",
+        choices=("auto", "deepseek_r1", "qwen3", "none"),
     )
     vllm_metrics: bool = setting(True, "also serve the metrics under vLLM's names", group="server")
 

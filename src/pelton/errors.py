@@ -11,16 +11,24 @@ class RequestError(ValueError):
         param: the request field at fault, or None.
         status: HTTP status, 400 unless said otherwise.
         code: the value of the error object's `type`; derived from the status by default.
+        retry_after: seconds after which it can be asked for again, of 429 and 503; 1 by default.
     """
 
     def __init__(
-        self, message: str, *, param: str | None = None, status: int = HTTPStatus.BAD_REQUEST, code: str | None = None
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        status: int = HTTPStatus.BAD_REQUEST,
+        code: str | None = None,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.status = int(status)
         self.code = code or _TYPE_BY_STATUS.get(self.status, "invalid_request_error")
+        self.retry_after = retry_after
 
 
 class EngineDeadError(RuntimeError):
@@ -31,6 +39,7 @@ _TYPE_BY_STATUS = {
     400: "BadRequestError",
     401: "AuthenticationError",
     404: "NotFoundError",
+    408: "RequestTimeoutError",
     413: "BadRequestError",
     429: "RateLimitError",
     500: "InternalServerError",

@@ -21,7 +21,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     Fields have the names and meanings of the OpenAI API and of vLLM's extensions to it.
     `max_tokens=None` means "up to the end of the context". `top_k` is off at 0 and -1.
     `seed=None` draws a fresh seed per request; with a seed, output depends on (seed, position) only.
-    `logprobs=k` reports the k most likely tokens beside each sampled one. `grammar` is what the output must obey, as
+    `shown_special_ids` are in the text although skip_special_tokens hides the others: marks that a parser must see.
+    `logprobs=k` reports the k most likely tokens beside each sampled one, `prompt_logprobs=k` those beside each prompt
+    token but the first. `bad_words_ids` are sequences of tokens that the output must not hold. `max_tokens=0` computes
+    the prompt and nothing more. `grammar` is what the output must obey, as
     llguidance reads it: Lark text or the JSON that stands for several grammars, made by `pelton.structured`.
     """
 
@@ -40,10 +43,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: tuple[int, ...] | None = None
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    shown_special_ids: tuple[int, ...] = ()
     grammar: str | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +70,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             self._check_number("seed", -_INT64, _INT64 - 1)
         if self.logprobs is not None:
             self._check_number("logprobs", 0, MAX_LOGPROBS)
+        if self.prompt_logprobs is not None:
+            self._check_number("prompt_logprobs", 0, MAX_LOGPROBS)
+        if () in self.bad_words_ids:
+            raise RequestError("bad_words: an empty word would rule out every token; leave it out", param="bad_words")
         if len(self.stop) > MAX_STOP_STRINGS:
             raise RequestError(f"stop: at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}", param="stop")
         if "" in self.stop:
@@ -134,7 +144,7 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Natural-log probability of a sampled token, before temperature and filters, and of the most likely tokens."""
+    """Natural-log probability of a token, before temperature and filters, and of the most likely ones in its place."""
 
     token_id: int
     logprob: float
@@ -143,11 +153,18 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sampled(msgspec.Struct, frozen=True, array_like=True):
-    """The runner's answer for one sampling row, or the error that ends that request alone."""
+    """The runner's answer for one row, or the error that ends that request alone.
+
+    `token_id` is 0 and means nothing in a row that does not sample. `prompt_logprobs` are of the prompt tokens that the
+    row's positions predict, where the request asked for them: each prompt token but the first comes once, in order.
+    `error_status` is the HTTP status of the error: 400 where the request's own parameters are the cause.
+    """
 
     token_id: int
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    error_status: int = 500
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
@@ -163,6 +180,8 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     stop_reason: int | None = None  # the stop token's id; None for end-of-sequence
     num_cached_tokens: int = 0
     error: str | None = None
+    error_status: int = 500
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +189,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
     `text` may lag behind `token_ids` (a partial character, a possible stop string) and is complete with the last delta,
     the one that has a finish_reason. `logprobs` are aligned with `token_ids`. `stop_reason` is the stop string or stop
-    token id, None for end-of-sequence. A failed request raises instead: finish_reason is never "error" here.
+    token id, None for end-of-sequence. `prompt_logprobs` come in pieces, none later than the first token.
+    A failed request raises instead: finish_reason is never "error" here.
     """
 
     text: str = ""
@@ -179,6 +199,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     num_cached_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

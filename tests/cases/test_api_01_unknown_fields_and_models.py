@@ -2,7 +2,7 @@
 
 Reported: typing errors in field names that go unnoticed, and a default model that answers for every name
 (vllm#10463, vllm#11363, llama.cpp#15168, vllm#18372). Unknown fields are accepted, as clients of every version expect;
-the header X-Ignored-Fields lists them.
+the header X-Pelton-Ignored-Fields lists them.
 """
 
 from typing import Any
@@ -33,20 +33,20 @@ def test_api_01_unknown_fields_are_named_in_a_header(client: Client, url: str, s
     response = client.post(url, {**BODIES[url], **unknown, "stream": stream})
     assert response.status_code == 200
     expected = ["max_token", "stream_options.usage", "temprature"] if stream else ["max_token", "temprature"]
-    assert sorted(response.headers["x-ignored-fields"].split(", ")) == expected
+    assert sorted(response.headers["x-pelton-ignored-fields"].split(", ")) == expected
 
 
 @pytest.mark.parametrize("url", BODIES)
 def test_api_01_known_fields_need_no_header(client: Client, url: str):
     body = {**BODIES[url], "temperature": 0.5, "stream": True, "stream_options": {"include_usage": True}}
-    assert "x-ignored-fields" not in client.post(url, body).headers
+    assert "x-pelton-ignored-fields" not in client.post(url, body).headers
 
 
 @pytest.mark.parametrize("name", ["a\r\nSet-Cookie: x", "龜", "", "x" * 5000])
 def test_api_01_no_name_can_break_the_header(client: Client, name: str):
     response = client.post(COMPLETIONS, {"prompt": "hi", name: 1, "known_by_nobody": 2})
     assert response.status_code == 200
-    header = response.headers["x-ignored-fields"]
+    header = response.headers["x-pelton-ignored-fields"]
     assert header.endswith("known_by_nobody")
     assert header.isascii() and header.isprintable() and len(header) < 1100
     assert "set-cookie" not in response.headers
@@ -56,7 +56,7 @@ def test_api_01_a_flood_of_unknown_fields_is_listed_in_part(client: Client):
     body = {"prompt": "hi"} | {f"unknown_{index}": 1 for index in range(10_000)}
     response = client.post(COMPLETIONS, body)
     assert response.status_code == 200
-    assert len(response.headers["x-ignored-fields"]) < 2000
+    assert len(response.headers["x-pelton-ignored-fields"]) < 2000
 
 
 @pytest.mark.parametrize("url", BODIES)

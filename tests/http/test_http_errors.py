@@ -15,7 +15,6 @@ from fakes import Client, FakeEngine
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 
 
 @pytest.fixture
@@ -98,16 +97,20 @@ SHARED = [
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
     ({"truncate_prompt_tokens": 3000}, "truncate_prompt_tokens"),
     ({"truncation_side": "middle"}, "truncation_side"),
-    ({"use_beam_search": True}, "use_beam_search"),
-    ({"bad_words": ["x"]}, "bad_words"),
-    ({"prompt_logprobs": 1}, "prompt_logprobs"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "json_schema"}}, "response_format"),
+    ({"use_beam_search": True, "stream": True}, "use_beam_search"),
+    ({"best_of": 2}, "best_of"),
+    ({"best_of": 1, "n": 2}, "best_of"),
+    ({"bad_words": ["x", ""]}, "bad_words[1]"),
+    ({"bad_words": ["x" * 257]}, "bad_words[0]"),
+    ({"bad_words": ["x"] * 1025}, "bad_words"),
+    ({"bad_words": [1]}, "bad_words[0]"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+    ({"prompt_logprobs": -1, "stream": False}, "prompt_logprobs"),
+    ({"prompt_logprobs": 21, "stream": False}, "prompt_logprobs"),
+    ({"logits_processors": ["x"]}, "logits_processors"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ({"response_format": {"type": "yaml"}}, "response_format.type"),
     ({"response_format": {}}, "response_format.type"),
-    ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
-    ({"guided_json": {}}, "guided_json"),
-    ({"guided_choice": ["a"]}, "guided_choice"),
 ]
 
 
@@ -149,8 +152,10 @@ def test_chat_refuses_a_bad_field_by_name(client: Client, fields: dict[str, obje
         ({"logprobs": 21}, "logprobs", "20"),
         ({"logprobs": -1}, "logprobs", "0"),
         ({"logprobs": 21, "stream": True}, "logprobs", "20"),
-        ({"logprobs": 1, "echo": True}, "logprobs", "not supported yet"),
-        ({"best_of": 2}, "best_of", "not supported yet"),
+        ({"logprobs": 21, "echo": True}, "logprobs", "20"),
+        ({"logprobs": 20, "echo": True, "prompt": [[1] * 2000] * 13}, "prompt", "at most 524288 fit into one answer"),
+        ({"logprobs": 20, "echo": True, "stream": True, "prompt": [1] * 1800}, "prompt", "at most 32768"),
+        ({"best_of": 2}, "best_of", "best_of must be n"),
         ({"suffix": "x"}, "suffix", "not supported yet"),
         ({"prompt_embeds": "x"}, "prompt_embeds", "not supported yet"),
         ({"logit_bias": {"300000": 1}}, "logit_bias", "300000 is out of vocabulary; the vocabulary size is 266"),
@@ -190,7 +195,6 @@ def test_completions_refuse_what_only_they_have(client: Client, fields: dict[str
         ({"logprobs": 1}, "logprobs"),
         ({"add_generation_prompt": True, "continue_final_message": True}, "continue_final_message"),
         ({"tools": []}, "tools"),
-        ({"tools": [TOOL]}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),

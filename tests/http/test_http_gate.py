@@ -6,22 +6,13 @@ import pytest
 
 import pelton
 from pelton.config import EngineConfig
-from pelton.http.app import create_app
-from pelton.http.gate import Lifecycle
+from pelton.http.app import ROUTES, create_app
+from pelton.http.gate import OPEN_PATHS, Lifecycle
 from pelton.http.service import root_model_name
 
 from fakes import Client, FakeEngine
 
-PROTECTED = [
-    ("POST", "/v1/completions"),
-    ("POST", "/v1/chat/completions"),
-    ("GET", "/v1/models"),
-    ("GET", "/metrics"),
-    ("GET", "/load"),
-    ("POST", "/tokenize"),
-    ("POST", "/detokenize"),
-    ("GET", "/nope"),
-]
+PROTECTED = [("GET", "/nope"), *((route.method, route.path) for route in ROUTES if route.path not in OPEN_PATHS)]
 
 
 @pytest.fixture

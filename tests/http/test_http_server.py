@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from pelton.config import EngineConfig
-from pelton.http import server
+from pelton.http import protocol
 from pelton.http.listener import bind
-from pelton.http.server import MAX_HEADER_BYTES
+from pelton.http.protocol import MAX_HEADER_BYTES
 
 from fakes import (
     URL,
@@ -98,7 +98,7 @@ def test_hang_ups_abort_their_requests(stream: bool, num_choices: int):
 
 
 def test_a_client_that_stops_reading_is_cut_and_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(server, "WRITE_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(protocol, "WRITE_TIMEOUT_SECONDS", 0.3)
     use_small_send_buffers(monkeypatch)
     engine = FakeEngine(script=lambda prompt_ids, params: [65] * (params.max_tokens or 0), delay=0.002)
     body = {"prompt": "hi", "max_tokens": 1900, "stream": True, "logprobs": 20, "request_id": "x" * 256, "n": 8}

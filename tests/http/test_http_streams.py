@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from pelton.http import server
+from pelton.http.protocol import GuardedProtocol
 from pelton.http.sse import EventTemplate, Outbox
 
 from fakes import URL, Client, FakeEngine, Running, parse_events, raw_post, serving, until, use_small_send_buffers
@@ -50,15 +50,15 @@ def test_our_server_and_any_other_send_the_same_bytes(path: str, body: dict[str,
 
 def test_a_reader_that_pauses_misses_nothing_and_gets_it_in_order(monkeypatch: pytest.MonkeyPatch):
     num_pauses = 0
-    pause_writing = server._Protocol.pause_writing
+    pause_writing = GuardedProtocol.pause_writing
 
-    def counting(self: server._Protocol) -> None:
+    def counting(self: GuardedProtocol) -> None:
         nonlocal num_pauses
         num_pauses += 1
         pause_writing(self)
 
     use_small_send_buffers(monkeypatch)
-    monkeypatch.setattr(server._Protocol, "pause_writing", counting)
+    monkeypatch.setattr(GuardedProtocol, "pause_writing", counting)
     script = [32 + position % 90 for position in range(400)]
     body = {"prompt": "hi", "max_tokens": 400, "stream": True, "n": 4, "request_id": "x" * 256}
 

@@ -7,7 +7,7 @@ import pytest
 
 from pelton.sched.pages import PagePool
 from pelton.sched.scheduler import Scheduler
-from pelton.types import Output, Plan, Sampled, SamplingParams
+from pelton.types import Output, Plan, Sampled, SamplingParams, TokenLogprobs
 
 from sequential import EOS, SlotRunner
 
@@ -66,10 +66,10 @@ def test_a_second_request_reuses_the_pages_of_a_shared_prefix_and_computes_at_le
     step(scheduler, runner)
     scheduler.add(2, prompt, params(1))
     plan, outputs = step(scheduler, runner)
-    assert plan.rows[0].start == 8
-    assert outputs[0].num_cached_tokens == 8
+    assert (plan.rows[0].start, plan.rows[0].num_tokens) == (11, 1)
+    assert outputs[0].num_cached_tokens == 11
     assert scheduler.stats().prefix_cache_queries == 24
-    assert scheduler.stats().prefix_cache_hits == 8
+    assert scheduler.stats().prefix_cache_hits == 11
 
 
 def test_requests_of_another_salt_share_nothing() -> None:
@@ -200,3 +200,46 @@ def test_a_prompt_that_fills_the_context_is_refused() -> None:
 def test_scheduling_and_serving_leave_torch_out(package: str) -> None:
     code = f"import sys, {package}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_request_of_no_output_computes_its_prompt_and_ends() -> None:
+    scheduler, runner = make(budget=4, num_pages=4, page_size=4)
+    scheduler.add(1, list(range(1, 17)), params(0))  # fills the whole context
+    ends: list[list[Output]] = []
+    while scheduler.has_work:
+        plan, outputs = step(scheduler, runner)
+        assert not any(row.sample for row in plan.rows)
+        ends.append(outputs)
+    assert ends == [[], [], [], [Output(1, finish_reason="length")]]
+    assert scheduler.stats().num_used_pages == 0
+    with pytest.raises(ValueError, match="no room"):
+        scheduler.add(2, list(range(17)), params(0))
+
+
+def test_a_request_of_no_output_is_planned_once_where_steps_overlap() -> None:
+    scheduler, runner = make()
+    scheduler.add(1, [1, 2, 3], params(0))
+    plan = scheduler.schedule()
+    assert scheduler.schedule().rows == ()
+    assert [output.finish_reason for output in scheduler.commit(plan, runner.run(plan))] == ["length"]
+    scheduler.check()
+
+
+def test_a_row_without_a_sample_carries_log_probabilities_or_an_error() -> None:
+    scheduler, _ = make(budget=2)
+    scheduler.add(1, [1, 2, 3, 4, 5], SamplingParams(prompt_logprobs=0))
+    entries = (TokenLogprobs(2, -1.0, 1, ()),)
+    outputs = scheduler.commit(scheduler.schedule(), [Sampled(0, prompt_logprobs=entries)])
+    assert outputs == [Output(1, prompt_logprobs=entries)]
+    outputs = scheduler.commit(scheduler.schedule(), [Sampled(0, error="planted", error_status=400)])
+    assert outputs == [Output(1, finish_reason="error", error="planted", error_status=400)]
+    assert not scheduler.has_work
+
+
+def test_prompt_log_probabilities_leave_the_prefix_cache_unread() -> None:
+    scheduler, runner = make()
+    prompt = list(range(1, 13))
+    for request_id, count, num_cached in ((1, None, 0), (2, 0, 0), (3, None, 11)):
+        scheduler.add(request_id, prompt, SamplingParams(max_tokens=1, prompt_logprobs=count))
+        _, outputs = step(scheduler, runner)
+        assert outputs[0].num_cached_tokens == num_cached

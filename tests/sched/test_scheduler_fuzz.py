@@ -202,12 +202,25 @@ def key_without_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PagePool, "page_key", lambda self, _parent, tokens: page_key(self, b"", tokens))
 
 
-def match_whole_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    def match_prefix(self: Scheduler, request: Request) -> tuple[int, ...]:
-        self._extend_keys(request, len(request.token_ids))
-        return self._pool.match(request.page_keys)
+def leave_nothing_to_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    admit = Scheduler._admit
 
-    monkeypatch.setattr(Scheduler, "_match_prefix", match_prefix)
+    def admit_whole(self: Scheduler, request: Request) -> bool:
+        admitted = admit(self, request)
+        request.num_computed = request.num_published * self._pool.page_size
+        return admitted
+
+    monkeypatch.setattr(Scheduler, "_admit", admit_whole)
+
+
+def match_one_page_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    match = PagePool.match
+
+    def match_more(self: PagePool, keys: list[bytes]) -> tuple[int, ...]:
+        pages = match(self, keys)
+        return (*pages, next(iter(self._free))) if 0 < len(pages) < len(keys) else pages
+
+    monkeypatch.setattr(PagePool, "match", match_more)
 
 
 def leak_on_abort(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +239,8 @@ PLANTED = [
     (forget_to_evict_keys, 0),
     (keep_counters_on_preemption, 0),
     (key_without_parent, 0),
-    (match_whole_prompt, 0),
+    (leave_nothing_to_compute, 0),
+    (match_one_page_too_many, 0),
     (leak_on_abort, 0),
 ]
 

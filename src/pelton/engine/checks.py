@@ -1,5 +1,6 @@
 """What a request must be before an engine sees it."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from pelton.errors import RequestError
@@ -10,7 +11,7 @@ def check_request(prompt_ids: Sequence[int], params: SamplingParams, vocab_size:
     """Raise RequestError if the prompt is empty, fills the context, or if an id anywhere is out of vocabulary."""
     if not prompt_ids:
         raise RequestError("the prompt is empty: it has no tokens to continue from", param="prompt")
-    if len(prompt_ids) >= max_model_len:
+    if len(prompt_ids) + (params.max_tokens != 0) > max_model_len:
         raise RequestError(
             f"This model's maximum context length is {max_model_len} tokens. However, your prompt has "
             f"{len(prompt_ids)} tokens, which leaves no room for output. Please shorten the prompt.",
@@ -20,6 +21,7 @@ def check_request(prompt_ids: Sequence[int], params: SamplingParams, vocab_size:
     _check_vocabulary("logit_bias", params.logit_bias or (), vocab_size)
     _check_vocabulary("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
     _check_vocabulary("stop_token_ids", params.stop_token_ids, vocab_size)
+    _check_vocabulary("bad_words", itertools.chain.from_iterable(params.bad_words_ids), vocab_size)
 
 
 def _check_vocabulary(field: str, token_ids: Iterable[int], vocab_size: int) -> None:

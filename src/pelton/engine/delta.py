@@ -8,7 +8,7 @@ from pelton.types import Delta, Output
 def to_delta(text: TextStream, output: Output) -> Delta:
     """Tokens to text. The token that ended the output (end-of-sequence, a stop token) counts but gives no text."""
     if output.finish_reason == "error":
-        raise RequestError(f"the request failed: {output.error}", status=500)
+        raise RequestError(f"the request failed: {output.error}", status=output.error_status)
     step = text.push(output.token_ids, ended_by_token=output.finish_reason == "stop")
     if step.stop is not None:
         logprobs = None if output.logprobs is None else output.logprobs[: step.num_tokens]
@@ -19,6 +19,7 @@ def to_delta(text: TextStream, output: Output) -> Delta:
             finish_reason="stop",
             stop_reason=step.stop,
             num_cached_tokens=output.num_cached_tokens,
+            prompt_logprobs=output.prompt_logprobs,
         )
     return Delta(
         text=step.text + (text.finish() if output.finish_reason else ""),
@@ -27,4 +28,5 @@ def to_delta(text: TextStream, output: Output) -> Delta:
         finish_reason=output.finish_reason,
         stop_reason=output.stop_reason,
         num_cached_tokens=output.num_cached_tokens,
+        prompt_logprobs=output.prompt_logprobs,
     )

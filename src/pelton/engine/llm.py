@@ -35,12 +35,16 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """What one prompt gave; `outputs` has params.n choices."""
+    """What one prompt gave; `outputs` has params.n choices.
+
+    `prompt_logprobs` has an entry a prompt token, the first of them None, where asked for.
+    """
 
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     num_cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 
 @dataclass(slots=True)
@@ -125,9 +129,13 @@ class LLM:
         if params.seed is None:
             params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(63))
         result = RequestOutput(prompt if isinstance(prompt, str) else None, ids, [])
+        if params.prompt_logprobs is not None:
+            result.prompt_logprobs = [None]
         for index in range(params.n):
             request_id = next(self._ids)
             choice_params = params.for_choice(index)
+            if index:  # the choices of a prompt share its log-probabilities
+                choice_params = msgspec.structs.replace(choice_params, prompt_logprobs=None)
             refused = self._engine.add(request_id, ids, choice_params)
             assert refused is None, "checked above"
             logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
@@ -150,6 +158,8 @@ class LLM:
         if completion.logprobs is not None:
             completion.logprobs += delta.logprobs or ()
         choice.request.num_cached_tokens = max(choice.request.num_cached_tokens, delta.num_cached_tokens)
+        if choice.request.prompt_logprobs is not None:
+            choice.request.prompt_logprobs += delta.prompt_logprobs or ()
         if delta.finish_reason is None:
             return False
         completion.finish_reason, completion.stop_reason = delta.finish_reason, delta.stop_reason

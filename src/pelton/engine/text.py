@@ -9,6 +9,17 @@ from pelton.tokenizer import Tokenizer
 from pelton.types import SamplingParams
 
 
+def hidden_ids(tokenizer: Tokenizer, params: SamplingParams) -> frozenset[int]:
+    """The tokens that give no text."""
+    if not params.skip_special_tokens:
+        return frozenset()
+    return (
+        tokenizer.special_ids.difference(params.shown_special_ids)
+        if params.shown_special_ids
+        else tokenizer.special_ids
+    )
+
+
 class TextStep(msgspec.Struct, frozen=True):
     """What some tokens added: text that no later token can change or take back.
 
@@ -34,7 +45,7 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids if params.skip_special_tokens else frozenset[int]()
+        self._skipped = hidden_ids(tokenizer, params)
         self._include_stop = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -1,59 +1,156 @@
 """The HTTP application: routes, error answers and the gate, over any EngineClient."""
 
-import functools
 import time
-from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from pelton.config import EngineConfig
 from pelton.engine.protocol import EngineClient
 from pelton.errors import EngineDeadError, RequestError
-from pelton.http import probes
-from pelton.http.body import IGNORED
+from pelton.http import invocations, probes
 from pelton.http.errors import as_request_error, error_response
 from pelton.http.gate import Gate, Lifecycle
-from pelton.http.metrics import ServerMetrics, metrics_registry
+from pelton.http.limits import HEADERS, Clock, Limits
+from pelton.http.metrics import CONTENT_TYPE, ServerMetrics, metrics_registry
 from pelton.http.openai import chat, completions, models, tokenization
+from pelton.http.openai.requests import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from pelton.http.openai.responses import (
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    Detokenized,
+    ModelCard,
+    ModelList,
+    Tokenized,
+)
+from pelton.http.openai.responses_api.routes import ROUTES as RESPONSE_ROUTES
+from pelton.http.openai.responses_api.store import ResponseStore
+from pelton.http.openapi import openapi_route
+from pelton.http.routes import EVENTS, JSON, Route, starlette_routes
 from pelton.http.service import Service, root_model_name
+from pelton.http.text_pool import TextPool
+from pelton.structured.compiler import GrammarCompiler
+from pelton.types import JsonObject
 
-Endpoint = Callable[[Service, Request], Awaitable[Response]]
+_POSTS = (
+    Route(
+        method="POST",
+        path="/v1/completions",
+        endpoint=completions.create_completion,
+        summary="Continue one prompt or several",
+        body=CompletionBody,
+        answers={JSON: Completion, EVENTS: Completion},
+    ),
+    Route(
+        method="POST",
+        path="/v1/chat/completions",
+        endpoint=chat.create_chat_completion,
+        summary="Answer a chat",
+        body=ChatBody,
+        answers={JSON: ChatCompletion, EVENTS: ChatChunk},
+    ),
+    Route(
+        method="POST",
+        path="/tokenize",
+        endpoint=tokenization.tokenize,
+        summary="Token ids of a prompt or a chat",
+        body=TokenizeBody,
+        answers={JSON: Tokenized},
+    ),
+    Route(
+        method="POST",
+        path="/detokenize",
+        endpoint=tokenization.detokenize,
+        summary="Text of token ids",
+        body=DetokenizeBody,
+        answers={JSON: Detokenized},
+    ),
+)
+_GETS = (
+    Route(
+        method="GET",
+        path="/v1/models",
+        endpoint=models.list_models,
+        summary="The models that are served",
+        answers={JSON: ModelList},
+    ),
+    Route(
+        method="GET",
+        path="/v1/models/{model:path}",
+        endpoint=models.get_model,
+        summary="One of the models",
+        answers={JSON: ModelCard},
+        errors=(404,),
+    ),
+    Route(
+        method="GET",
+        path="/health",
+        endpoint=probes.health,
+        summary="Readiness: 200 while requests are taken and the engine makes progress",
+        errors=(503,),
+    ),
+    Route(
+        method="GET",
+        path="/ping",
+        endpoint=probes.ping,
+        summary="Liveness: 200 unless the engine is dead or stuck",
+        errors=(503,),
+    ),
+    Route(
+        method="POST",
+        path="/ping",
+        endpoint=probes.ping,
+        summary="Liveness: 200 unless the engine is dead or stuck",
+        errors=(503,),
+    ),
+    Route(
+        method="GET",
+        path="/version",
+        endpoint=probes.version,
+        summary="The server's version",
+        answers={JSON: probes.Version},
+    ),
+    Route(
+        method="GET",
+        path="/load",
+        endpoint=probes.load,
+        summary="Requests in flight in this server",
+        answers={JSON: probes.Load},
+    ),
+    Route(
+        method="GET",
+        path="/metrics",
+        endpoint=probes.metrics,
+        summary="Metrics in the Prometheus text format",
+        answers={CONTENT_TYPE: None},
+    ),
+)
+# Which endpoint a body without a path is for, by a field that only its bodies have.
+_INVOKED = {"messages": chat.create_chat_completion, "prompt": completions.create_completion}
+_INVOCATIONS = Route(
+    method="POST",
+    path="/invocations",
+    endpoint=invocations.dispatcher(_INVOKED),
+    summary="What SageMaker calls: a chat, a completion or another body of /v1, told apart by its fields",
+    body=JsonObject,
+    answers={JSON: JsonObject, EVENTS: JsonObject},
+)
+_ALL = (*_POSTS, *RESPONSE_ROUTES, _INVOCATIONS, *_GETS)
+ROUTES = (*_ALL, openapi_route(_ALL))
 
-_ROUTES: dict[tuple[str, str], Endpoint] = {
-    ("POST", "/v1/completions"): completions.create_completion,
-    ("POST", "/v1/chat/completions"): chat.create_chat_completion,
-    ("GET", "/v1/models"): models.list_models,
-    ("GET", "/v1/models/{model:path}"): models.get_model,
-    ("POST", "/tokenize"): tokenization.tokenize,
-    ("POST", "/detokenize"): tokenization.detokenize,
-    ("GET", "/health"): probes.health,
-    ("GET", "/ping"): probes.ping,
-    ("POST", "/ping"): probes.ping,
-    ("GET", "/version"): probes.version,
-    ("GET", "/load"): probes.load,
-    ("GET", "/metrics"): probes.metrics,
-}
 
+def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None, *, clock: Clock = time.monotonic) -> Starlette:
+    """The ASGI application. `lifecycle` is shared with a server that drains; else the app has its own.
 
-def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None) -> Starlette:
-    """The ASGI application. `lifecycle` is shared with a server that drains; else the app has its own."""
-    config = engine.config
-    root_model = root_model_name(config)
-    model = config.served_model_name or root_model
-    metrics = ServerMetrics()
-    service = Service(
-        engine=engine,
-        metrics=metrics,
-        registry=metrics_registry(engine, metrics, model),
-        lifecycle=lifecycle or Lifecycle(),
-        model=model,
-        root_model=root_model,
-        created=int(time.time()),
-    )
+    Limits by API key go by `clock` (seconds).
+    """
+    service = _service(engine, lifecycle or Lifecycle())
+    config, metrics = engine.config, service.metrics
 
     async def answer_error(request: Request, error: Exception) -> Response:
         """For a bug, Starlette raises on after this answer, and the server logs the traceback."""
@@ -63,18 +160,43 @@ def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None) -> Star
 
     handled = (RequestError, EngineDeadError, HTTPException, ClientDisconnect, Exception)
     return Starlette(
-        routes=[
-            Route(path, functools.partial(_answer, endpoint, service), methods=[method])
-            for (method, path), endpoint in _ROUTES.items()
+        routes=starlette_routes(service, ROUTES, Limits(config, metrics, clock)),
+        middleware=[
+            *_cross_origin(config),
+            Middleware(Gate, api_keys=config.api_key, lifecycle=service.lifecycle, metrics=metrics),
         ],
-        middleware=[Middleware(Gate, api_keys=config.api_key, lifecycle=service.lifecycle)],
         exception_handlers=dict.fromkeys(handled, answer_error),
     )
 
 
-async def _answer(endpoint: Endpoint, service: Service, request: Request) -> Response:
-    """The endpoint's answer. Fields that it does not know are accepted but named: typing errors must not go unseen."""
-    response = await endpoint(service, request)
-    if ignored := request.scope.get(IGNORED):
-        response.headers["X-Ignored-Fields"] = ", ".join(ignored)
-    return response
+def _service(engine: EngineClient, lifecycle: Lifecycle) -> Service:
+    metrics = ServerMetrics()
+    root_model = root_model_name(engine.config)
+    model = engine.config.served_model_name or root_model
+    return Service(
+        engine=engine,
+        metrics=metrics,
+        registry=metrics_registry(engine, metrics, model),
+        lifecycle=lifecycle,
+        responses=ResponseStore(),
+        text_pool=TextPool(),
+        grammars=GrammarCompiler(engine.tokenizer),
+        model=model,
+        root_model=root_model,
+        created=int(time.time()),
+    )
+
+
+def _cross_origin(config: EngineConfig) -> list[Middleware]:
+    """Outside of the gate: a browser asks without a key whether it may ask with one."""
+    if not config.allowed_origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=config.allowed_origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=HEADERS,
+        )
+    ]

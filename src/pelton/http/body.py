@@ -1,10 +1,8 @@
 """Request bodies: size, type and nesting are checked before JSON becomes a typed struct."""
 
-import functools
 import re
-import typing
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -14,12 +12,12 @@ from pelton.errors import RequestError
 MAX_BODY_BYTES = 32 * 2**20
 MAX_NESTING = 100
 
-IGNORED = "pelton.ignored"
-"""The scope's entry with the names of the body's fields that no route reads, where there are any."""
+IGNORED = "pelton.ignored"  # the scope's entry with the names of the body's fields that mean nothing here
 
-_MAX_IGNORED = 16  # fields that are named, and how many characters of each
-_MAX_IGNORED_NAME = 64
-
+_MAX_CHECKED_BYTES = 2**20
+_MAX_IGNORED_SHOWN = 16
+_NOT_IN_HEADERS = re.compile(r"[^\w.-]", re.ASCII)
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
@@ -30,24 +28,27 @@ T = TypeVar("T")
 
 async def read_json(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
     """Decode the body; RequestError 400 or 413 says what is wrong with it, and names the field."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise RequestError(f"Content-Type must be application/json, got {media_type!r}")
-    body = await _read_body(request)
+    return decode_json(request, await read_body(request), decoder)
+
+
+def decode_json(request: Request, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """As read_json, of a body that is read already. Notes which of its fields mean nothing here."""
     check_nesting(body)
     try:
-        value = decoder.decode(body)
-        ignored = _ignored_fields(body, decoder.type)
+        decoded = decoder.decode(body)
+        request.scope[IGNORED] = _ignored_fields(decoded, body)
+        return decoded
     except msgspec.ValidationError as error:
         raise _invalid_field(str(error)) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise RequestError(f"The body is not valid JSON: {error}") from None
-    if ignored:
-        request.scope[IGNORED] = ignored
-    return value
 
 
-async def _read_body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
+    """The body of a JSON request; RequestError 400 for another media type, 413 if it is too large."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise RequestError(f"Content-Type must be application/json, got {media_type!r}")
     chunks: list[bytes] = []
     num_bytes = 0
     async for chunk in request.stream():
@@ -71,29 +72,23 @@ def check_nesting(body: bytes) -> None:
             raise RequestError(f"The body is nested more than {MAX_NESTING} levels deep")
 
 
-def _ignored_fields(body: bytes | msgspec.Raw, kind: Any) -> list[str]:  # noqa: ANN401 (any type that JSON decodes to)
-    """Fields that the structs of `kind` do not have, the first few of them, as they may stand in a header."""
-    known = _struct_fields(kind)
-    if not known:
-        return []
-    ignored: list[str] = []
-    for name, value in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items():
+def _ignored_fields(decoded: object, body: bytes) -> str:
+    """The names of fields that the body's structs do not have, for a header; "" mostly."""
+    if len(body) > _MAX_CHECKED_BYTES:
+        return ""
+    ignored = _unknown_names(decoded, body)
+    return ", ".join(_NOT_IN_HEADERS.sub("?", name[:64]) for name in ignored[:_MAX_IGNORED_SHOWN])
+
+
+def _unknown_names(decoded: object, raw: bytes | msgspec.Raw) -> list[str]:
+    known: tuple[str, ...] = getattr(decoded, "__struct_encode_fields__", ())
+    names: list[str] = []
+    for name, value in _fields_decoder.decode(raw).items() if known else ():
         if name not in known:
-            ignored.append(re.sub(r"[^\w.-]", "?", name[:_MAX_IGNORED_NAME], flags=re.ASCII) or "?")
-        elif _struct_fields(known[name]) and bytes(value)[:1] == b"{":
-            ignored += [f"{name}.{inner}" for inner in _ignored_fields(value, known[name])]
-        if len(ignored) >= _MAX_IGNORED:
-            break
-    return ignored[:_MAX_IGNORED]
-
-
-@functools.cache
-def _struct_fields(kind: Any) -> dict[str, Any]:  # noqa: ANN401
-    """The type of each field of a struct, or of the struct in a union with null; empty for all else."""
-    for option in (kind, *typing.get_args(kind)):
-        if isinstance(option, type) and issubclass(option, msgspec.Struct):
-            return {field.encode_name: field.type for field in msgspec.structs.fields(option)}
-    return {}
+            names.append(name)
+        else:
+            names += [f"{name}.{inner}" for inner in _unknown_names(getattr(decoded, name, None), value)]
+    return names
 
 
 def _invalid_field(message: str) -> RequestError:

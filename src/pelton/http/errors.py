@@ -1,5 +1,6 @@
 """Error answers in the shape of the OpenAI API, and which exception becomes which."""
 
+import math
 from http import HTTPStatus
 
 import msgspec
@@ -10,7 +11,7 @@ from starlette.responses import Response
 from pelton.errors import EngineDeadError, RequestError
 
 STATUS_CLIENT_GONE = 499  # nobody reads it; for logs and counters only
-RETRY_AFTER_SECONDS = 1
+_RETRY_AFTER_SECONDS = 1
 
 _RETRIED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _encode = msgspec.json.Encoder().encode
@@ -57,8 +58,10 @@ def error_body(error: Exception) -> bytes:
 
 def error_response(error: Exception) -> Response:
     """The whole answer. 429 and 503 say when to come back."""
-    status = as_request_error(error).status
-    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status in _RETRIED else {}
+    shown = as_request_error(error)
+    headers: dict[str, str] = {}
+    if shown.status in _RETRIED:
+        headers["Retry-After"] = str(max(_RETRY_AFTER_SECONDS, math.ceil(shown.retry_after or 0)))
     if isinstance(error, HTTPException) and error.headers:
         headers.update(error.headers)
-    return Response(error_body(error), status, headers, "application/json")
+    return Response(error_body(error), shown.status, headers, "application/json")

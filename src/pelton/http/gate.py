@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pelton.errors import RequestError
 from pelton.http.errors import error_response
+from pelton.http.metrics import ServerMetrics
 
 OPEN_PATHS = frozenset({"/health", "/ping", "/version"})  # for probes: no key, not counted, served while draining
 _OBSERVED_PATHS = OPEN_PATHS | {"/metrics", "/load"}
@@ -47,10 +48,13 @@ class Lifecycle:
 class Gate:
     """Pure ASGI middleware: 401 without a valid key, 503 while draining, else the request counts as in flight."""
 
-    def __init__(self, app: ASGIApp, *, api_keys: tuple[str, ...], lifecycle: Lifecycle) -> None:
+    def __init__(
+        self, app: ASGIApp, *, api_keys: tuple[str, ...], lifecycle: Lifecycle, metrics: ServerMetrics
+    ) -> None:
         self._app = app
         self._keys = tuple(key.encode() for key in api_keys)
         self._lifecycle = lifecycle
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
@@ -59,26 +63,29 @@ class Gate:
         tenant = self._tenant(scope)
         if tenant is None:
             error = RequestError("Missing or wrong API key", status=HTTPStatus.UNAUTHORIZED)
-            response = error_response(error)
-            response.headers["WWW-Authenticate"] = "Bearer"
-            await response(scope, receive, send)
+            await self._refuse(error, {"WWW-Authenticate": "Bearer"}, scope, receive, send)
             return
         scope[TENANT] = tenant
         scope[ARRIVAL] = time.perf_counter()
         if scope["path"] in _OBSERVED_PATHS:
             await self._app(scope, receive, send)
         elif self._lifecycle.draining:
-            response = error_response(
-                RequestError("The server is shutting down", status=HTTPStatus.SERVICE_UNAVAILABLE)
-            )
-            response.headers["Connection"] = "close"
-            await response(scope, receive, send)
+            error = RequestError("The server is shutting down", status=HTTPStatus.SERVICE_UNAVAILABLE)
+            await self._refuse(error, {"Connection": "close"}, scope, receive, send)
         else:
             self._lifecycle.begin()
             try:
                 await self._app(scope, receive, send)
             finally:
                 self._lifecycle.end()
+
+    async def _refuse(
+        self, error: RequestError, headers: dict[str, str], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self._metrics.num_errors[error.status] += 1
+        response = error_response(error)
+        response.headers.update(headers)
+        await response(scope, receive, send)
 
     def _tenant(self, scope: Scope) -> str | None:
         """The position of the client's key, "" where no key is needed, None for a client without a valid one."""

@@ -1,7 +1,8 @@
 """Prometheus metrics: latencies and tokens as the server sees them, gauges and counters of the engine."""
 
+import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -19,6 +20,7 @@ _LATENCY_BUCKETS = (
     *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3),
     *(0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0),
 )
+_NUM_ENDS = 64
 _TOKEN_BUCKETS = tuple(float(2**exponent) for exponent in range(21))
 
 
@@ -59,6 +61,17 @@ class ServerMetrics:
         self.num_aborted_generation_tokens = 0
         self.num_finished: Counter[str] = Counter()
         self.num_errors: Counter[int] = Counter()  # by status
+        self._ends = deque[float](maxlen=_NUM_ENDS)  # of the last choices
+
+    def end_choice(self, reason: FinishReason, now: float) -> None:
+        self.num_finished[reason] += 1
+        self._ends.append(now)
+
+    def seconds_until_ended(self, num_choices: int) -> float:
+        """How long it takes for so many choices to end if they go on ending as lately; 0 if that is not known."""
+        if not self._ends:
+            return 0.0
+        return num_choices * (time.perf_counter() - self._ends[0]) / len(self._ends)
 
     def timer(self, arrival: float, num_prompt_tokens: int) -> "ChoiceTimer":
         """A clock for one choice whose request came at `arrival` (seconds of time.perf_counter)."""
@@ -94,7 +107,7 @@ class ChoiceTimer:
     def finish(self, reason: FinishReason, now: float) -> None:
         """The choice has ended; once per choice."""
         metrics = self._metrics
-        metrics.num_finished[reason] += 1
+        metrics.end_choice(reason, now)
         if reason in ("abort", "error"):
             metrics.num_aborted_generation_tokens += self.num_tokens
             return

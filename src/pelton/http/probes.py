@@ -2,12 +2,23 @@
 
 from http import HTTPStatus
 
+import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 import pelton
 from pelton.http.metrics import CONTENT_TYPE, render_metrics
 from pelton.http.service import Service
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Version(msgspec.Struct):
+    version: str
+
+
+class Load(msgspec.Struct):
+    server_load: int
 
 
 async def health(service: Service, request: Request) -> Response:
@@ -26,13 +37,13 @@ async def ping(service: Service, request: Request) -> Response:
 
 async def version(service: Service, request: Request) -> Response:
     del service, request
-    return JSONResponse({"version": pelton.__version__})
+    return Response(_encode(Version(pelton.__version__)), media_type="application/json")
 
 
 async def load(service: Service, request: Request) -> Response:
     """Requests in flight in this server."""
     del request
-    return JSONResponse({"server_load": service.lifecycle.num_active})
+    return Response(_encode(Load(service.lifecycle.num_active)), media_type="application/json")
 
 
 async def metrics(service: Service, request: Request) -> Response:

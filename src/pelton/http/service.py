@@ -9,6 +9,9 @@ from pelton.config import EngineConfig
 from pelton.engine.protocol import EngineClient
 from pelton.http.gate import Lifecycle
 from pelton.http.metrics import ServerMetrics
+from pelton.http.openai.responses_api.store import ResponseStore
+from pelton.http.text_pool import TextPool
+from pelton.structured.compiler import GrammarCompiler
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
@@ -21,6 +24,9 @@ class Service:
     metrics: ServerMetrics
     registry: CollectorRegistry
     lifecycle: Lifecycle
+    responses: ResponseStore
+    text_pool: TextPool
+    grammars: GrammarCompiler
     model: str
     root_model: str
     created: int

@@ -1,4 +1,4 @@
-"""What changes logits before sampling: penalties, biases, allowed tokens, minimum length.
+"""What changes logits before sampling: penalties, biases, allowed tokens, bad words, minimum length.
 
 Shapes: S sampled rows, V vocabulary.
 """
@@ -43,6 +43,7 @@ def needs_adjustment(state: RequestState, position: int) -> bool:
         or params.frequency_penalty
         or params.logit_bias
         or params.allowed_token_ids is not None
+        or state.bad_words is not None
         or position - state.num_prompt < params.min_tokens
     )
 
@@ -58,6 +59,9 @@ def _adjust_row(logits: torch.Tensor, state: RequestState, position: int, eos_to
         kept = logits[allowed]
         logits.fill_(-torch.inf)
         logits[allowed] = kept
+    if state.bad_words is not None:
+        forbidden = state.bad_words.completions(state.output(position))
+        logits[torch.tensor(forbidden, dtype=torch.int64, device=logits.device)] = -torch.inf
     if position - state.num_prompt < params.min_tokens:
         ends = [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)]
         logits[torch.tensor(ends, dtype=torch.int64, device=logits.device)] = -torch.inf

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
 import torch
 
 from pelton.layers.context import Batch, LayerContext, LayerKV
@@ -13,6 +14,7 @@ from pelton.ops.sampling import sample
 from pelton.runner.batch import BatchBuilder
 from pelton.runner.graphs import StepGraphs
 from pelton.runner.logits import adjust_logits
+from pelton.runner.prompt_logprobs import has_unscored, score_prompt
 from pelton.runner.sampler import sampling_controls, token_logprobs
 from pelton.runner.state import RequestState
 from pelton.types import Plan, Row, Sampled
@@ -42,8 +44,11 @@ class Runner:
         self._info = info
         self._batches = BatchBuilder(page_size, context.device)
         self._graphs = StepGraphs(self._compute, context.scratch) if Program.is_available(context.device) else None
+        self._scratch = context.scratch
         self._states: dict[int, RequestState] = {}
+        self._unscored: set[int] = set()  # requests that wait for log-probabilities of their prompts
         self._plan = Plan(())
+        self._stream: torch.Tensor | None = None
         self._logits: torch.Tensor | None = None
 
     @torch.inference_mode()
@@ -51,28 +56,54 @@ class Runner:
         """One packed forward pass over the plan's rows, up to the logits of the sampling ones."""
         for request_id in plan.ended:  # first: an id may come back at once
             self._states.pop(request_id, None)
+            self._unscored.discard(request_id)
         for new in plan.new:
-            self._states[new.request_id] = RequestState(new)
-        self._plan, self._logits = plan, None
+            state = self._states[new.request_id] = RequestState(new)
+            if has_unscored(state):
+                self._unscored.add(new.request_id)
+        self._plan, self._stream, self._logits = plan, None, None
         if plan.rows:
             batch = self._batches.build(plan, self._states)
             num_tokens, num_sampled = len(batch.token_ids), len(batch.sample_indices)
             if self._graphs is not None and num_tokens == num_sampled:
                 self._logits = self._graphs.run(batch, self._batches.memory)
-            elif num_sampled:
-                self._logits = self._compute(batch)
             else:
-                self._model(batch, self._kv)
+                self._stream = self._model(batch, self._kv)
+                if num_sampled:
+                    self._logits = self._model.logits(self._stream, batch.sample_indices)
 
     def _compute(self, batch: Batch) -> torch.Tensor:
         return self._model.logits(self._model(batch, self._kv), batch.sample_indices)
 
     @torch.inference_mode()
     def sample(self) -> list[Sampled | None]:
-        """Tokens of the step that `forward` computed: an entry a row, None where the row does not sample."""
+        """Tokens of the step that `forward` computed: an entry a row, None where there is nothing to say of it."""
         rows = [row for row in self._plan.rows if row.sample]
         sampled = iter(self._sample_rows(rows) if rows else ())
-        return [next(sampled) if row.sample else None for row in self._plan.rows]
+        results = [next(sampled) if row.sample else None for row in self._plan.rows]
+        if self._unscored:
+            self._score_prompts(results)
+        return results
+
+    def _score_prompts(self, results: list[Sampled | None]) -> None:
+        """Add log-probabilities of prompt tokens to the results, where requests wait for them."""
+        first = 0
+        for index, row in enumerate(self._plan.rows):
+            if row.request_id in self._unscored and self._stream is not None:
+                result = results[index] or Sampled(0)
+                results[index] = result if result.error else self._score_row(row, first, result)
+            first += row.num_tokens
+
+    def _score_row(self, row: Row, first: int, result: Sampled) -> Sampled:
+        state = self._states[row.request_id]
+        stream = self._stream
+        assert stream is not None, "a step of single sampled tokens has no prompt to score"
+        entries = score_prompt(row, first, state, lambda rows: self._model.logits(stream, rows), self._scratch)
+        if not has_unscored(state):
+            self._unscored.discard(row.request_id)
+        if any(math.isnan(entry.logprob) for entry in entries):
+            return _no_token(math.nan)
+        return msgspec.structs.replace(result, prompt_logprobs=entries)
 
     def _sample_rows(self, rows: Sequence[Row]) -> list[Sampled]:
         assert self._logits is not None, "sample() before forward()"
@@ -84,7 +115,7 @@ class Runner:
         ]
         tokens, highest = sample(logits, torch.tensor(rows_controls, dtype=torch.float64))
         results = [
-            Sampled(token) if math.isfinite(value) else Sampled(0, error=_reason(value))
+            Sampled(token) if math.isfinite(value) else _no_token(value)
             for token, value in zip(tokens.tolist(), highest.tolist(), strict=True)
         ]
         self._add_logprobs(results, states)
@@ -106,7 +137,11 @@ class Runner:
             results[index] = Sampled(results[index].token_id, logprobs)
 
 
-def _reason(highest_logit: float) -> str:
-    if highest_logit == -math.inf:
-        return "no token is allowed: allowed_token_ids, logit_bias and min_tokens together rule out all of them"
-    return "the model gave logits that are not finite"
+def _no_token(highest_logit: float) -> Sampled:
+    if highest_logit != -math.inf:
+        return Sampled(0, error="the model gave logits that are not finite")
+    return Sampled(
+        0,
+        error="no token is allowed: allowed_token_ids, logit_bias, bad_words and min_tokens rule out all of them",
+        error_status=400,
+    )

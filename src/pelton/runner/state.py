@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from pelton.runner.bad_words import BadWords
 from pelton.types import NewRequest, SamplingParams
 
 TokenArray = npt.NDArray[np.int64]
@@ -14,6 +15,8 @@ class RequestState:
     def __init__(self, new: NewRequest) -> None:
         self.params: SamplingParams = new.params
         self.num_prompt = len(new.prompt_ids)
+        self.num_scored = 0  # leading positions whose predictions of the prompt are reported
+        self.bad_words = BadWords(new.params.bad_words_ids) if new.params.bad_words_ids else None
         self._tokens: TokenArray = np.empty(self.num_prompt + 64, dtype=np.int64)
         self._tokens[: self.num_prompt] = new.prompt_ids
 

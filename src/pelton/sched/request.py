@@ -10,7 +10,7 @@ class Request:
     """Counters, not phases: whatever is left to do follows from "num_computed must catch up with num_total".
 
     `token_ids` is the prompt, then every sampled token that the host has seen. `salt` separates prefix caches.
-    `max_tokens` is already clamped to the model's context.
+    `max_tokens` is already clamped to the model's context; 0 computes the prompt and ends.
     """
 
     id: int
@@ -21,6 +21,7 @@ class Request:
     salt: bytes = b""
 
     num_prompt: int = field(init=False)
+    max_total: int = field(init=False)  # positions at which no step is wanted any more
     order: tuple[int, int] = (0, 0)  # (priority, arrival): smaller runs first, larger is preempted first
     pages: tuple[int, ...] = ()
     page_keys: list[bytes] = field(default_factory=list[bytes])  # prefix keys of the leading full pages
@@ -34,6 +35,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.token_ids)
+        self.max_total = self.num_prompt + max(self.max_tokens, 1)
 
     @property
     def num_total(self) -> int:
@@ -51,6 +53,6 @@ class Request:
 
     @property
     def wants_step(self) -> bool:
-        """Whether there is a position to compute and an output left to sample."""
+        """Whether there is a position to compute, and an output left to sample or only the prompt wanted."""
         num_total = len(self.token_ids) + self.num_pending
-        return self.num_computed < num_total < self.num_prompt + self.max_tokens
+        return self.num_computed < num_total < self.max_total

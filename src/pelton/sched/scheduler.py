@@ -63,12 +63,13 @@ class Scheduler:
         """Queue a request.
 
         Raises:
-            ValueError: the prompt is empty, or leaves no room for one output token in the context or the pool.
+            ValueError: the prompt is empty, or leaves no room for one output token (if it wants any) in the context or
+                the pool.
         """
         if not prompt_ids:
             raise ValueError("the prompt is empty")
         room = self._max_model_len - len(prompt_ids)
-        if room < 1:
+        if room < (params.max_tokens != 0):
             raise ValueError(f"a prompt of {len(prompt_ids)} tokens leaves no room in {self._max_model_len} positions")
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         request = Request(request_id, list(prompt_ids), params, max_tokens, priority, salt)
@@ -125,7 +126,7 @@ class Scheduler:
                 self._reap(request)
                 continue
             if not row.sample:
-                self._publish(request, row.start + row.num_tokens)
+                outputs += self._advance(request, row, sample)
                 continue
             assert sample is not None, "a sampling row without a sample"
             outputs.append(self._accept(request, row, sample))
@@ -184,7 +185,9 @@ class Scheduler:
         self._pool.acquire(matched)
         request.pages = matched
         request.num_published = len(matched)
-        request.num_computed = len(matched) * self._pool.page_size
+        # At least one position is left to compute, for its logits. Where all pages of a prompt were found, it is the
+        # last one: it writes into the last page, which others may share, the bits that are there already.
+        request.num_computed = min(len(matched) * self._pool.page_size, len(request.token_ids) - 1)
         if not request.is_announced:
             request.num_cached = request.num_computed
             self._prefix_queries += request.num_prompt
@@ -209,7 +212,7 @@ class Scheduler:
     def _emit(self, request: Request, budget: int, rows: list[Row], new: list[NewRequest], planned: set[int]) -> int:
         num_missing = request.num_missing
         num_tokens = min(budget, num_missing)
-        sample = num_tokens == num_missing
+        sample = num_tokens == num_missing and request.max_tokens > 0
         rows.append(Row(request.id, request.num_computed, num_tokens, request.pages, sample))
         if not request.is_announced:
             request.is_announced = True
@@ -233,12 +236,11 @@ class Scheduler:
         return False
 
     def _match_prefix(self, request: Request) -> tuple[int, ...]:
-        """Cached pages of the request's leading tokens; at least one token is left to compute."""
-        if not self._enable_prefix_caching:
-            return ()
+        """Cached pages of the request's leading tokens."""
+        if not self._enable_prefix_caching or request.params.prompt_logprobs is not None:
+            return ()  # what is in the cache is not computed, and so has no logits
         self._extend_keys(request, len(request.token_ids))
-        num_usable = (len(request.token_ids) - 1) // self._pool.page_size
-        return self._pool.match(request.page_keys[:num_usable])
+        return self._pool.match(request.page_keys)
 
     def _extend_keys(self, request: Request, num_tokens: int) -> None:
         size = self._pool.page_size
@@ -259,11 +261,33 @@ class Scheduler:
             self._pool.publish(request.pages[page], request.page_keys[page])
         request.num_published = num_full
 
+    def _advance(self, request: Request, row: Row, scored: Sampled | None) -> list[Output]:
+        """Take note of a row that did not sample: what it says of the prompt, and the end of a request of no output."""
+        self._publish(request, row.start + row.num_tokens)
+        if scored is not None and scored.error is not None:
+            return [self._fail_sampled(request, scored)]
+        is_last = request.max_tokens == 0 and row.start + row.num_tokens == request.num_prompt
+        if is_last:
+            self._finish(request, "length")
+        elif scored is None:
+            return []
+        return [
+            Output(
+                request.id,
+                finish_reason="length" if is_last else None,
+                num_cached_tokens=request.num_cached,
+                prompt_logprobs=None if scored is None else scored.prompt_logprobs,
+            )
+        ]
+
+    def _fail_sampled(self, request: Request, sample: Sampled) -> Output:
+        self._finish(request, "error")
+        return Output(request.id, finish_reason="error", error=sample.error, error_status=sample.error_status)
+
     def _accept(self, request: Request, row: Row, sample: Sampled) -> Output:
         """Append a sampled token and end the request if it is the last one."""
         if sample.error is not None:
-            self._finish(request, "error")
-            return Output(request.id, finish_reason="error", error=sample.error)
+            return self._fail_sampled(request, sample)
         token = sample.token_id
         request.token_ids.append(token)
         self._num_generation_tokens += 1
@@ -272,7 +296,15 @@ class Scheduler:
         if reason is not None:
             self._finish(request, reason)
         logprobs = None if sample.logprobs is None else (sample.logprobs,)
-        return Output(request.id, (token,), logprobs, reason, stop_token, request.num_cached)
+        return Output(
+            request.id,
+            (token,),
+            logprobs,
+            reason,
+            stop_token,
+            request.num_cached,
+            prompt_logprobs=sample.prompt_logprobs,
+        )
 
     def _finish_reason(self, request: Request, token: int) -> tuple[FinishReason | None, int | None]:
         params = request.params

@@ -76,6 +76,15 @@ class Tokenizer:
         """The model's own default template (Jinja source)."""
         return self._named_templates.get("default")
 
+    def own_chat_template(self, *, with_tools: bool) -> str | None:
+        """The model's own template (Jinja source). One that is named "tool_use" serves chats with tools."""
+        return self._named_templates.get("tool_use" if with_tools else "default") or self.chat_template
+
+    def special_id(self, text: str) -> int | None:
+        """The id of a special token; None if there is none of this text."""
+        token_id = self._backend.token_to_id(text)
+        return token_id if token_id in self.special_ids else None
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text. Special tokens spelled in the text become those tokens.
 
@@ -125,13 +134,12 @@ class Tokenizer:
     ) -> str:
         """The prompt text of a chat (see ChatTemplates.render); encode it with add_special_tokens=False.
 
-        `chat_template` replaces the model's own. A model's template named "tool_use" serves chats with tools.
+        `chat_template` replaces the model's own (own_chat_template).
 
         Raises:
             RequestError: the model has no template and none is given, or the template refuses the messages.
         """
-        own = self._named_templates.get("tool_use" if tools else "default") or self.chat_template
-        template = chat_template or own
+        template = chat_template or self.own_chat_template(with_tools=bool(tools))
         if template is None:
             raise RequestError(
                 "this model has no chat template; send one as chat_template, or use completions", param="messages"

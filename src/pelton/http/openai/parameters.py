@@ -2,15 +2,27 @@
 
 from collections.abc import Iterable
 
+import msgspec
+
 from pelton.errors import RequestError
 from pelton.http.openai.requests import ChatBody, CompletionBody, GenerationBody
-from pelton.types import MAX_LOGPROBS, JsonObject, SamplingParams
+from pelton.types import MAX_LOGPROBS, SamplingParams
 
 MAX_STOP_STRING_LENGTH = 4096
 MAX_LOGIT_BIAS = 100.0
 
 _SAME_NAME = (
-    *("n", "min_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
+    *(
+        "n",
+        "prompt_logprobs",
+        "min_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+    ),
     *("repetition_penalty", "seed", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
 )
 
@@ -22,24 +34,22 @@ def completion_params(body: CompletionBody, *, vocab_size: int) -> SamplingParam
         RequestError: names the field; nothing is ever ignored that would have had an effect.
     """
     _refuse_unsupported(body)
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise _unsupported("best_of")
     if body.suffix:
         raise _unsupported("suffix")
     if body.prompt_embeds:
         raise _unsupported("prompt_embeds")
-    if body.echo and body.logprobs is not None:
-        raise RequestError("echo together with logprobs is not supported yet", param="logprobs")
     _check_max_tokens("max_tokens", body.max_tokens, minimum=0 if body.echo else 1)
-    return _sampling_params(body, body.max_tokens, body.logprobs, vocab_size)
+    params = _sampling_params(body, body.max_tokens, body.logprobs, vocab_size)
+    if not body.echo or params.logprobs is None:
+        return params
+    return msgspec.structs.replace(params, prompt_logprobs=max(params.logprobs, params.prompt_logprobs or 0))
 
 
 def chat_params(body: ChatBody, *, vocab_size: int) -> SamplingParams:
     """Check everything about a chat completion that does not need its messages; see completion_params."""
     _refuse_unsupported(body)
-    _refuse_tools(body)
     if body.echo:
-        raise _unsupported("echo")
+        raise RequestError("echo is for completions: a chat's prompt is no part of its answer", param="echo")
     if body.modalities not in (None, [], ["text"]):
         raise _unsupported("modalities")
     _check_max_tokens("max_tokens", body.max_tokens, minimum=1)
@@ -62,7 +72,8 @@ def _chat_logprobs(body: ChatBody) -> int | None:
 def _sampling_params(
     body: GenerationBody, max_tokens: int | None, logprobs: int | None, vocab_size: int
 ) -> SamplingParams:
-    given = {name: getattr(body, name) for name in _SAME_NAME}
+    given = {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
+    num_choices = given.pop("n", 1)
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if any(len(string) > MAX_STOP_STRING_LENGTH for string in stop):
         raise RequestError(f"stop: a string is longer than {MAX_STOP_STRING_LENGTH} characters", param="stop")
@@ -72,15 +83,20 @@ def _sampling_params(
     allowed = body.allowed_token_ids
     if allowed is not None:
         check_in_vocabulary("allowed_token_ids", allowed, vocab_size)
-    return SamplingParams(
+    params = SamplingParams(
         max_tokens=max_tokens,
         logprobs=logprobs,
         stop=stop,
         stop_token_ids=tuple(body.stop_token_ids or ()),
         logit_bias=_logit_bias(body.logit_bias, vocab_size),
         allowed_token_ids=None if allowed is None else tuple(allowed),
-        **{name: value for name, value in given.items() if value is not None},
+        **given,
     )
+    if body.use_beam_search:  # it does not sample, so what it finds is more than one greedy choice
+        return msgspec.structs.replace(params, n=num_choices, temperature=1.0, top_k=0)
+    if body.best_of is not None and body.best_of != num_choices:
+        raise RequestError("best_of must be n, or the width of a beam with use_beam_search: true", param="best_of")
+    return params if num_choices == 1 else msgspec.structs.replace(params, n=num_choices)
 
 
 def _check_max_tokens(name: str, value: int | None, *, minimum: int) -> None:
@@ -141,39 +157,7 @@ def _unsupported(param: str) -> RequestError:
 
 
 def _refuse_unsupported(body: GenerationBody) -> None:
-    if body.use_beam_search:
-        raise _unsupported("use_beam_search")
-    if body.bad_words:
-        raise _unsupported("bad_words")
-    if body.prompt_logprobs is not None:
-        raise _unsupported("prompt_logprobs")
-    for name in ("guided_json", "guided_regex", "guided_choice", "guided_grammar"):
-        if getattr(body, name) is not None:
-            raise _unsupported(name)
-    if any(value is not None for value in (body.structured_outputs or {}).values()):
-        raise _unsupported("structured_outputs")
-    _refuse_response_format(body.response_format)
-
-
-def _refuse_response_format(response_format: JsonObject | None) -> None:
-    if response_format is None or response_format.get("type") == "text":
-        return
-    kind = response_format.get("type")
-    if kind not in ("json_object", "json_schema", "structural_tag"):
-        raise RequestError(
-            "response_format.type must be text, json_object or json_schema", param="response_format.type"
-        )
-    raise RequestError(f"response_format of type {kind} is not supported yet", param="response_format")
-
-
-def _refuse_tools(body: ChatBody) -> None:
-    if body.tools == []:
-        raise RequestError("tools must not be empty; leave it out", param="tools")
-    if body.tools is None and body.tool_choice not in (None, "none"):
-        raise RequestError("tool_choice needs tools", param="tool_choice")
-    if body.tools is not None:
-        raise _unsupported("tools")
-    if body.functions:
-        raise _unsupported("functions")
-    if body.function_call not in (None, "none", "auto"):
-        raise _unsupported("function_call")
+    if body.logits_processors:
+        raise RequestError("logits_processors: a client's code is not run here", param="logits_processors")
+    if body.prompt_logprobs is not None and body.stream:
+        raise RequestError("prompt_logprobs cannot be streamed: set stream to false", param="prompt_logprobs")

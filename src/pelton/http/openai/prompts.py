@@ -1,6 +1,5 @@
 """From prompts, token ids and chats to the token ids that the engine gets."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -8,11 +7,14 @@ from typing import cast
 from pelton.errors import RequestError
 from pelton.http.openai.parameters import check_in_vocabulary
 from pelton.http.openai.requests import ChatBody, ChatFields, CompletionBody, GenerationBody, Integer
+from pelton.http.service import Service
+from pelton.http.tools.messages import checked_tool_fields
 from pelton.tokenizer import Tokenizer
 from pelton.types import JsonObject
 
 MAX_PROMPTS_TIMES_N = 2048
 _PLAUSIBLE_CHARACTERS_PER_TOKEN = 16
+_LONG_KEYS = frozenset({"tool_calls", "reasoning", "reasoning_content"})
 _INLINE_CHARACTERS = 4096  # about a millisecond of tokenizing; longer texts go to a thread
 
 PromptItem = str | list[int]
@@ -26,7 +28,7 @@ class Prompt:
     text: str | None
 
 
-async def completion_prompts(tokenizer: Tokenizer, body: CompletionBody, max_model_len: int) -> list[Prompt]:
+async def completion_prompts(service: Service, body: CompletionBody) -> list[Prompt]:
     """Every prompt of a body, truncated if asked; RequestError if one is empty, too long or out of vocabulary."""
     items = _prompt_items(body.prompt)
     num_choices = len(items) * (body.n or 1)
@@ -37,18 +39,17 @@ async def completion_prompts(tokenizer: Tokenizer, body: CompletionBody, max_mod
             param="prompt",
         )
     texts = [item for item in items if isinstance(item, str)]
+    max_model_len, vocab_size = service.max_model_len, service.engine.tokenizer.vocab_size
     limit = max_model_len if body.truncate_prompt_tokens is None else None
     encoded = iter(
-        await encode_texts(
-            tokenizer, texts, add_special_tokens=body.add_special_tokens is not False, max_model_len=limit
-        )
+        await encode_texts(service, texts, add_special_tokens=body.add_special_tokens is not False, max_model_len=limit)
     )
     prompts: list[Prompt] = []
     for position, item in enumerate(items):
         if isinstance(item, str):
             prompt = Prompt(next(encoded), item)
         else:
-            check_in_vocabulary(_item_name(items, position), item, tokenizer.vocab_size)
+            check_in_vocabulary(_item_name(items, position), item, vocab_size)
             prompt = Prompt(item, None)
         prompt = _truncate(prompt, body, max_model_len)
         _check_length(prompt, _item_name(items, position), max_model_len, generates=body.max_tokens != 0)
@@ -57,7 +58,7 @@ async def completion_prompts(tokenizer: Tokenizer, body: CompletionBody, max_mod
 
 
 async def chat_prompt(
-    tokenizer: Tokenizer,
+    service: Service,
     body: ChatFields,
     *,
     max_model_len: int | None,
@@ -65,6 +66,7 @@ async def chat_prompt(
     reasoning_effort: str | None = None,
 ) -> list[int]:
     """Render the messages and tokenize the result. Templates write BOS themselves, so none is added by default."""
+    tokenizer = service.engine.tokenizer
     messages = normalize_messages(body.messages)
     arguments = _template_arguments(body, reasoning_effort)
 
@@ -75,9 +77,10 @@ async def chat_prompt(
 
     num_characters = sum(len(message["content"]) for message in messages)
     has_extras = body.chat_template or body.chat_template_kwargs or body.documents or body.tools
+    has_extras = has_extras or any(_LONG_KEYS & message.keys() for message in messages)
     if num_characters <= _INLINE_CHARACTERS and not has_extras:
         return render()
-    return await asyncio.to_thread(render)  # neither a long chat nor a client's template may stop the event loop
+    return await service.text_pool.run(render)  # neither a long chat nor a client's template may stop the event loop
 
 
 def _template_arguments(body: ChatFields, reasoning_effort: str | None) -> JsonObject:
@@ -92,6 +95,8 @@ def _template_arguments(body: ChatFields, reasoning_effort: str | None) -> JsonO
     variables = dict(body.chat_template_kwargs or {})
     if reasoning_effort is not None:
         variables.setdefault("reasoning_effort", reasoning_effort)
+        if reasoning_effort == "none":
+            variables.setdefault("enable_thinking", False)  # what templates of the Qwen family ask for
     return {
         "add_generation_prompt": add_generation_prompt,
         "continue_final_message": bool(body.continue_final_message),
@@ -102,10 +107,11 @@ def _template_arguments(body: ChatFields, reasoning_effort: str | None) -> JsonO
     }
 
 
-async def chat_completion_prompt(tokenizer: Tokenizer, body: ChatBody, max_model_len: int) -> Prompt:
+async def chat_completion_prompt(service: Service, body: ChatBody) -> Prompt:
     """The one prompt of a chat, truncated if asked; RequestError if it is empty or too long."""
+    max_model_len = service.max_model_len
     token_ids = await chat_prompt(
-        tokenizer,
+        service,
         body,
         max_model_len=max_model_len if body.truncate_prompt_tokens is None else None,
         add_special_tokens=bool(body.add_special_tokens),
@@ -117,9 +123,10 @@ async def chat_completion_prompt(tokenizer: Tokenizer, body: ChatBody, max_model
 
 
 async def encode_texts(
-    tokenizer: Tokenizer, texts: list[str], *, add_special_tokens: bool, max_model_len: int | None
+    service: Service, texts: list[str], *, add_special_tokens: bool, max_model_len: int | None
 ) -> list[list[int]]:
     """Token ids of each text, off the event loop where there is much of it; RequestError if one cannot fit."""
+    tokenizer = service.engine.tokenizer
 
     def encode() -> list[list[int]]:
         for text in texts:
@@ -128,7 +135,7 @@ async def encode_texts(
 
     if sum(map(len, texts)) <= _INLINE_CHARACTERS:
         return encode()
-    return await asyncio.to_thread(encode)
+    return await service.text_pool.run(encode)
 
 
 def _refuse_hopeless(tokenizer: Tokenizer, text: str, max_model_len: int | None, param: str) -> None:
@@ -159,6 +166,7 @@ def _normalize_message(message: JsonObject, name: str) -> JsonObject:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise RequestError(f"{name}.role must be a string", param=f"{name}.role")
+    message = checked_tool_fields(message, name)
     content = message.get("content")
     if content is None:
         if role != "assistant":

@@ -49,17 +49,24 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     truncation_side: Literal["left", "right"] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-
-    # Not supported yet: refused where they would have an effect.
-    use_beam_search: bool | None = None
-    bad_words: list[str] | None = None
     prompt_logprobs: Integer | None = None
+    bad_words: list[str] | None = None
+    best_of: Integer | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | None = None
+    spaces_between_special_tokens: bool | None = None  # of tokenizers of another kind: ours put none
     response_format: JsonObject | None = None
     structured_outputs: JsonObject | None = None
     guided_json: JsonValue | None = None
+    guided_json_object: bool | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    structural_tag: str | JsonObject | None = None
+
+    logits_processors: list[object] | None = None  # refused
 
 
 class CompletionBody(GenerationBody, kw_only=True):
@@ -67,7 +74,6 @@ class CompletionBody(GenerationBody, kw_only=True):
     max_tokens: Integer | None = 16
     logprobs: Integer | None = None
     echo: bool | None = None
-    best_of: Integer | None = None
     suffix: str | None = None
     prompt_embeds: str | list[str] | None = None
 
@@ -98,9 +104,11 @@ class ChatBody(GenerationBody, kw_only=True):
     top_logprobs: Integer | None = None
     echo: bool | None = None
     tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = None
     functions: list[JsonObject] | None = None
     function_call: str | JsonObject | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    include_reasoning: bool | None = None
     modalities: list[str] | None = None
 
 

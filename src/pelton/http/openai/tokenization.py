@@ -29,10 +29,10 @@ async def tokenize(service: Service, request: Request) -> Response:
     if body.prompt is not None:
         add_special_tokens = body.add_special_tokens is not False
         texts = [body.prompt]
-        token_ids = (await encode_texts(tokenizer, texts, add_special_tokens=add_special_tokens, max_model_len=None))[0]
+        token_ids = (await encode_texts(service, texts, add_special_tokens=add_special_tokens, max_model_len=None))[0]
     else:
         add_special_tokens = bool(body.add_special_tokens)
-        token_ids = await chat_prompt(tokenizer, body, max_model_len=None, add_special_tokens=add_special_tokens)
+        token_ids = await chat_prompt(service, body, max_model_len=None, add_special_tokens=add_special_tokens)
     names = TokenNames(tokenizer, as_ids=False)
     token_strings = [names.name(token_id) for token_id in token_ids] if body.return_token_strs else None
     answer = Tokenized(len(token_ids), service.max_model_len, token_ids, token_strings)

@@ -1,0 +1,57 @@
+"""How to read the turns of one request: its style, its tools, and whether its prompt has opened the reasoning."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pelton.config import EngineConfig
+from pelton.http.openai.parts import PlainText, TurnParser
+from pelton.http.openai.requests import ChatBody
+from pelton.http.tools import reasoning
+from pelton.http.tools.definitions import ToolUse
+from pelton.http.tools.reader import CallRules, TurnReader
+from pelton.http.tools.styles import READERS, call_style, has_reasoning
+from pelton.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStyle:
+    """How a model's turn is read. `reader` is None where it may call nothing."""
+
+    reader: type[TurnReader] | None
+    has_reasoning: bool
+
+    def shown_special_ids(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """The special tokens among the marks that parsers look for."""
+        marks = (self.reader.marks if self.reader else ()) + (reasoning.MARKS if self.has_reasoning else ())
+        ids = (tokenizer.special_id(mark) for mark in marks)
+        return tuple(token_id for token_id in ids if token_id is not None)
+
+
+def turn_style(config: EngineConfig, tokenizer: Tokenizer, body: ChatBody, use: ToolUse) -> TurnStyle:
+    """As the settings say, or else the chat template of this request."""
+    template = body.chat_template or tokenizer.own_chat_template(with_tools=bool(body.tools))
+    reader = None if use.mode == "none" else READERS[call_style(config.tool_call_parser, template)]
+    return TurnStyle(reader, has_reasoning(config.reasoning_parser, template))
+
+
+def new_parser(style: TurnStyle, use: ToolUse, *, is_open: bool, is_shown: bool) -> Callable[[], TurnParser]:
+    """Makes the parser of each choice. `is_open`: the prompt has opened the reasoning. `is_shown`: not left out."""
+    rules = CallRules(
+        names=frozenset(tool.name for tool in use.tools),
+        one_call=not use.parallel,
+        only_calls=use.is_enforced,
+        is_named=use.mode == "named",
+    )
+
+    def answer() -> TurnParser:
+        return PlainText() if style.reader is None else style.reader(rules)
+
+    if not style.has_reasoning:
+        return answer
+    return lambda: reasoning.ReasoningSplitter(answer(), is_open=is_open, is_shown=is_shown)
+
+
+def opens_reasoning(tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> bool:
+    """Whether a prompt ends with the mark that begins reasoning."""
+    tail = tokenizer.decode(prompt_ids[-8:], skip_special_tokens=False, continuation=True)
+    return tail.rstrip().endswith(reasoning.OPEN)

@@ -1,0 +1,72 @@
+"""Forms of JSON Schema that common generators write, in keywords that can be enforced."""
+
+from typing import Any
+
+from pelton.structured.references import References
+
+_ASKS_NOTHING: dict[str, tuple[object, ...]] = {
+    "uniqueItems": (False,),
+    "unevaluatedProperties": (True, {}),
+    "unevaluatedItems": (True, {}),
+    "propertyNames": (True, {}, {"type": "string"}),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+    "dependencies": ({},),
+    "not": (False, {"not": {}}),
+}
+_APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "$dynamicRef")
+
+
+def simplified(node: dict[str, Any], references: References) -> dict[str, Any] | bool:
+    """The same schema without keywords that ask for nothing, with lists as `items` as prefixItems, with propertyNames
+    as properties, and with unevaluatedProperties as additionalProperties, where that says the same."""
+    if node.get("not") in ({}, True):  # as some generators write "never"
+        return False
+    simple = {
+        keyword: value
+        for keyword, value in node.items()
+        if keyword not in _ASKS_NOTHING or value not in _ASKS_NOTHING[keyword]
+    }
+    _without_list_items(simple)
+    _without_property_names(simple, references)
+    has_applicator = any(keyword in simple for keyword in _APPLICATORS)
+    if "unevaluatedProperties" in simple and "additionalProperties" not in simple and not has_applicator:
+        simple["additionalProperties"] = simple.pop("unevaluatedProperties")
+    return simple
+
+
+def _without_list_items(node: dict[str, Any]) -> None:
+    items = node.get("items")
+    if isinstance(items, list):
+        del node["items"]
+        if items:
+            node["prefixItems"] = items
+        if "additionalItems" in node:
+            node["items"] = node["additionalItems"]
+
+
+def _without_property_names(node: dict[str, Any], references: References) -> None:
+    """A map whose keys are listed or match a pattern: `Record<"a" | "b", T>`, `dict[Literal["a", "b"], T]`."""
+    names: object = node.get("propertyNames")
+    if isinstance(names, dict) and list(names) == ["$ref"]:
+        try:
+            names = references.target(names["$ref"])
+        except LookupError:
+            return  # reported where $ref is
+    if not isinstance(names, dict) or "properties" in node or "patternProperties" in node:
+        return
+    rules = {keyword: value for keyword, value in names.items() if keyword not in ("title", "description", "$schema")}
+    if rules.get("type") == "string":
+        del rules["type"]
+    values = node.get("additionalProperties", True)
+    match list(rules.items()):
+        case [("enum", [*allowed])] if all(isinstance(name, str) for name in allowed):
+            replacement = {"properties": dict.fromkeys(allowed, values)}
+        case [("const", str() as only)]:
+            replacement = {"properties": {only: values}}
+        case [("pattern", str() as pattern)]:
+            replacement = {"patternProperties": {pattern: values}}
+        case _:
+            return
+    node.pop("propertyNames")
+    node |= {**replacement, "additionalProperties": False}

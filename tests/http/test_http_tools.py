@@ -1,0 +1,386 @@
+"""Tools and reasoning in chat completions, over a fake engine that writes known turns."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fakes import CHAT_TEMPLATE, Client, FakeEngine
+
+URL = "/v1/chat/completions"
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "description": "d", "parameters": SCHEMA}}
+    for name in ("get_weather", "get_time")
+]
+BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
+ARGUMENTS = '{"city": "Zürich 🧎", "deep": {"a": [1, "\\"}]</tool_call>"], "b": null}}'
+ONE = f'Let me look.\n<tool_call>\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
+TWO = (
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "get_time", "arguments": {"city": "Rome"}}\n</tool_call>'
+)
+STYLED = {
+    "hermes": TWO,
+    "llama3_json": '{"name": "get_weather", "parameters": {"city": "Bern"}}; '
+    '{"name": "get_time", "parameters": {"city": "Rome"}}',
+    "mistral": '[TOOL_CALLS]get_weather[ARGS]{"city": "Bern"}[TOOL_CALLS]get_time[ARGS]{"city": "Rome"}',
+    "pythonic": "[get_weather(city='Bern'), get_time(city='Rome')]",
+}
+
+
+def scripted(text: str, **options: Any) -> tuple[FakeEngine, Client]:
+    settings = {name: options.pop(name) for name in ("tool_call_parser", "reasoning_parser") if name in options}
+    engine = FakeEngine(**options)
+    engine.config = replace(engine.config, **settings)
+    engine.script = engine.ids(text)
+    return engine, Client.of(engine)
+
+
+def prompt_text(engine: FakeEngine) -> str:
+    return engine.tokenizer.decode(engine.calls[-1].prompt_ids, skip_special_tokens=False)
+
+
+def merged(events: list[dict[str, Any]], index: int = 0) -> dict[str, Any]:
+    """The choice that the deltas of a stream join to, in the shape of an unstreamed one; checks the order of chunks."""
+    choices = [choice for event in events for choice in event["choices"] if choice["index"] == index]
+    deltas = [choice["delta"] for choice in choices]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert all("role" not in delta for delta in deltas[1:])
+    assert [choice["finish_reason"] is not None for choice in choices] == [False] * (len(choices) - 1) + [True]
+    assert deltas[-1] == {}
+    calls: list[dict[str, Any]] = []
+    for delta in deltas:
+        for piece in delta.get("tool_calls", ()):
+            if piece["index"] == len(calls):
+                assert piece.keys() == {"index", "id", "type", "function"} and piece["function"]["name"]
+                calls.append({"id": piece["id"], "type": piece["type"], "function": dict(piece["function"])})
+            else:
+                assert piece.keys() == {"index", "function"} and piece["function"].keys() == {"arguments"}
+                assert piece["index"] == len(calls) - 1
+                calls[-1]["function"]["arguments"] += piece["function"]["arguments"]
+    content = "".join(delta.get("content", "") for delta in deltas)
+    reasoning = "".join(delta.get("reasoning", "") for delta in deltas)
+    reason = choices[-1]["finish_reason"]
+    message: dict[str, Any] = {"role": "assistant", "content": content or (None if reason == "tool_calls" else "")}
+    if reasoning:
+        message["reasoning"] = reasoning
+    if calls:
+        message["tool_calls"] = calls
+    return {"message": message, "finish_reason": reason}
+
+
+def both(client: Client, body: dict[str, Any]) -> dict[str, Any]:
+    """The choice that a body gets, which must be the same streamed; ids of calls are checked and left out."""
+    whole = client.post(URL, body)
+    assert whole.status_code == 200, whole.text
+    choice = whole.json()["choices"][0]
+    choices = [{key: choice[key] for key in ("message", "finish_reason")}, merged(client.events(URL, body))]
+    for answer in choices:
+        calls = answer["message"].get("tool_calls", [])
+        ids = [call.pop("id") for call in calls]
+        assert len(set(ids)) == len(ids)
+        assert all(re.fullmatch("call_[0-9a-f]{24}|[A-Za-z0-9]{9}", call_id) for call_id in ids)
+        assert all(call.pop("type") == "function" for call in calls)
+    assert choices[0] == choices[1]
+    return choices[0]
+
+
+def calls_of(choice: dict[str, Any]) -> list[tuple[str, Any]]:
+    calls = choice["message"].get("tool_calls", [])
+    return [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 7, 1000])
+def test_a_call_after_text(num_tokens: int):
+    """TOL-01"""
+    engine, client = scripted(ONE, num_tokens_per_delta=num_tokens)
+    engine.script = [*engine.script, engine.tokenizer.bos_token_id]  # a bare special token at the end gives nothing
+    choice = both(client, BODY)
+    assert choice == {
+        "message": {
+            "role": "assistant",
+            "content": "Let me look.",
+            "tool_calls": [{"function": {"name": "get_weather", "arguments": ARGUMENTS}}],
+        },
+        "finish_reason": "tool_calls",
+    }
+
+
+def test_arguments_are_streamed_as_they_are_written():
+    _, client = scripted(ONE)
+    chunks = [event["choices"][0] for event in client.events(URL, BODY)]
+    pieces = [chunk["delta"]["tool_calls"][0] for chunk in chunks if "tool_calls" in chunk["delta"]]
+    assert pieces[0]["function"] == {"name": "get_weather", "arguments": "{"}
+    assert len(pieces) > 40
+    assert max(len(piece["function"]["arguments"]) for piece in pieces) <= 2
+    assert chunks[-1] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "tool_calls", "stop_reason": None}
+
+
+@pytest.mark.parametrize("style", STYLED)
+@pytest.mark.parametrize("parallel", [None, True, False])
+def test_two_calls_in_every_style(style: str, parallel: bool | None):
+    """TOL-03"""
+    _, client = scripted(STYLED[style], tool_call_parser=style)
+    choice = both(client, {**BODY, "parallel_tool_calls": parallel})
+    calls = [("get_weather", {"city": "Bern"}), ("get_time", {"city": "Rome"})]
+    assert calls_of(choice) == (calls[:1] if parallel is False else calls)
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] is None
+    assert "reasoning" not in choice["message"]
+
+
+@pytest.mark.parametrize(
+    ("template", "style"),
+    [
+        ("{# <tool_call> #}", "hermes"),
+        ("{# [TOOL_CALLS] #}", "mistral"),
+        ("{# <|python_tag|> #}", "llama3_json"),
+        ("{# [func_name1(params_name1=params_value1 #}", "pythonic"),
+        ("", "hermes"),
+    ],
+)
+def test_the_style_comes_from_the_chat_template(template: str, style: str):
+    _, client = scripted(STYLED[style])
+    choice = both(client, {**BODY, "chat_template": template + CHAT_TEMPLATE})
+    assert calls_of(choice) == [("get_weather", {"city": "Bern"}), ("get_time", {"city": "Rome"})]
+
+
+def test_each_of_n_choices_has_its_own_calls():
+    engine = FakeEngine()
+    texts = {10: ONE, 11: "No call.", 12: TWO}
+    engine.script = lambda prompt_ids, params: engine.ids(texts[params.seed or 0])
+    client = Client.of(engine)
+    body = {**BODY, "n": 3, "seed": 10}
+    events = client.events(URL, body)
+    whole = client.post(URL, body).json()["choices"]
+    assert [choice["finish_reason"] for choice in whole] == ["tool_calls", "stop", "tool_calls"]
+    for index in range(3):
+        streamed = merged(events, index)
+        assert streamed["finish_reason"] == whole[index]["finish_reason"]
+        assert streamed["message"]["content"] == whole[index]["message"]["content"]
+        assert calls_of(streamed) == calls_of(whole[index])
+
+
+def test_marks_that_are_special_tokens_are_seen_and_others_are_not():
+    engine = FakeEngine()
+    bos = engine.tokenizer.bos_token_id
+    engine.config = replace(engine.config, tool_call_parser="hermes")
+    engine.script = [bos, *engine.ids(TWO), bos]
+    engine.tokenizer._backend.add_special_tokens(["<tool_call>"])
+    client = Client.of(engine)
+    special = engine.tokenizer._backend.token_to_id("<tool_call>")
+    engine.tokenizer.special_ids = engine.tokenizer.special_ids | {special}
+    engine.tokenizer._pieces = type(engine.tokenizer._pieces).of(engine.tokenizer._backend)
+    engine.script = [bos, *engine.ids(TWO), bos]
+    assert special in engine.script
+    assert len(calls_of(both(client, BODY))) == 2
+    assert engine.calls[-1].params.shown_special_ids == (special,)
+    assert both(client, {**BODY, "tool_choice": "none"})["message"]["content"].startswith('\n{"name"')
+
+
+def test_no_tool_choice_shows_no_tools_and_reads_no_calls():
+    """TOL-05"""
+    template = "{{ tools }}" + CHAT_TEMPLATE
+    engine, client = scripted(TWO)
+    choice = both(client, {**BODY, "tool_choice": "none", "chat_template": template})
+    assert choice == {"message": {"role": "assistant", "content": TWO}, "finish_reason": "stop"}
+    assert prompt_text(engine).startswith("None<|im_start|>")
+    both(client, {**BODY, "tool_choice": "auto", "chat_template": template})
+    assert "get_weather" in prompt_text(engine)
+    assert both(client, {"messages": BODY["messages"], "tool_choice": "none"})["finish_reason"] == "stop"
+
+
+def test_a_turn_without_calls_is_text():
+    _, client = scripted("No call, but <b>markup</b>. ")
+    assert both(client, BODY) == {
+        "message": {"role": "assistant", "content": "No call, but <b>markup</b>. "},
+        "finish_reason": "stop",
+    }
+    _, client = scripted("")
+    assert both(client, BODY) == {"message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}
+
+
+def test_a_call_that_is_cut_by_length():
+    _, client = scripted(ONE, num_tokens_per_delta=3)
+    choice = both(client, {**BODY, "max_tokens": 90})
+    assert choice["finish_reason"] == "length"
+    arguments = choice["message"]["tool_calls"][0]["function"]["arguments"]
+    assert arguments
+    assert ARGUMENTS.startswith(arguments)
+
+
+def test_logprobs_and_token_ids_cover_all_tokens_of_a_call():
+    engine, client = scripted(TWO)
+    body = {**BODY, "logprobs": True, "top_logprobs": 1, "return_token_ids": True}
+    choice = client.post(URL, body).json()["choices"][0]
+    assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == TWO
+    assert choice["token_ids"][:-1] == engine.script
+    events = client.events(URL, body)
+    chunks = [event["choices"][0] for event in events]
+    entries = [entry for chunk in chunks if chunk["logprobs"] for entry in chunk["logprobs"]["content"]]
+    assert entries == choice["logprobs"]["content"]
+    assert [i for chunk in chunks for i in chunk.get("token_ids", ())] == choice["token_ids"]
+    assert calls_of(merged(events)) == calls_of(choice)
+
+
+def test_usage_is_exact_with_calls():
+    _, client = scripted(TWO)
+    events = client.events(URL, {**BODY, "stream_options": {"include_usage": True, "continuous_usage_stats": True}})
+    assert events[-1]["usage"] == client.post(URL, BODY).json()["usage"]
+    assert merged(events[:-1])["finish_reason"] == "tool_calls"
+
+
+THOUGHT = "<think>\nWell, <b>.\n</think>\n\n"
+
+
+@pytest.mark.parametrize("setting", ["deepseek_r1", "qwen3"])
+@pytest.mark.parametrize("num_tokens", [1, 5, 1000])
+def test_reasoning_is_split_from_calls(setting: str, num_tokens: int):
+    _, client = scripted(THOUGHT + ONE, reasoning_parser=setting, num_tokens_per_delta=num_tokens)
+    choice = both(client, BODY)
+    assert choice["message"]["reasoning"] == "Well, <b>."
+    assert choice["message"]["content"] == "Let me look."
+    assert calls_of(choice) == [("get_weather", json.loads(ARGUMENTS))]
+
+
+def test_reasoning_without_tools_and_left_out():
+    _, client = scripted(THOUGHT + "Yes.", reasoning_parser="qwen3")
+    body = {"messages": BODY["messages"]}
+    message = {"role": "assistant", "content": "Yes.", "reasoning": "Well, <b>."}
+    assert both(client, body) == {"message": message, "finish_reason": "stop"}
+    del message["reasoning"]
+    assert both(client, {**body, "include_reasoning": False}) == {"message": message, "finish_reason": "stop"}
+    assert both(client, {**body, "max_tokens": 13}) == {
+        "message": {"role": "assistant", "content": "", "reasoning": "Well,"},
+        "finish_reason": "length",
+    }
+
+
+def test_reasoning_is_off_by_default_for_templates_that_know_none():
+    _, client = scripted(THOUGHT + "Yes.")
+    assert both(client, {"messages": BODY["messages"]})["message"]["content"] == THOUGHT + "Yes."
+    template = "{# </think> #}" + CHAT_TEMPLATE
+    choice = both(client, {"messages": BODY["messages"], "chat_template": template})
+    assert choice["message"]["reasoning"] == "Well, <b>."
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_template_decides_whether_the_turn_begins_inside_the_reasoning(enabled: bool):
+    """TOL-03, with reasoning switched off in the template."""
+    template = (
+        CHAT_TEMPLATE + "{% if enable_thinking is not defined or enable_thinking %}<think>\n"
+        "{% else %}<think>\n\n</think>\n\n{% endif %}"
+    )
+    _, client = scripted("Well.\n</think>\n" + TWO if enabled else TWO)
+    body = {**BODY, "chat_template": template, **({} if enabled else {"reasoning_effort": "none"})}
+    choice = both(client, body)
+    assert len(calls_of(choice)) == 2
+    assert choice["message"].get("reasoning") == ("Well." if enabled else None)
+    assert choice["message"]["content"] is None
+
+
+def test_earlier_calls_and_reasoning_reach_the_template():
+    template = (
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}:{{ m.reasoning_content }}:"
+        "{% for c in m.tool_calls or [] %}{{ c.id }}={{ c.function.name }}({{ c.function.arguments.city }}){% endfor %}"
+        "{{ m.tool_call_id }};{% endfor %}{{ reasoning_effort }}"
+    )
+    engine, client = scripted("a")
+    call = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Bern"}'}}
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "reasoning": "why", "tool_calls": [call]},
+        {"role": "tool", "content": "rain", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "wet", "reasoning_content": "so", "tool_calls": []},
+    ]
+    body = {**BODY, "messages": messages, "chat_template": template, "reasoning_effort": "high"}
+    assert client.post(URL, body).status_code == 200
+    assert prompt_text(engine) == ("user:hi::;assistant::why:c1=get_weather(Bern);tool:rain::c1;assistant:wet:so:;high")
+
+
+def function(**fields: Any) -> dict[str, Any]:
+    return {"tools": [{"type": "function", "function": {"name": "f", **fields}}]}
+
+
+def assistant(call: object) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": call}]}
+
+
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+CALL = "messages[1].tool_calls[0]"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": []}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [*TOOLS, {"type": "function"}]}, "tools[2].function"),
+        ({"tools": [*TOOLS, TOOLS[0]]}, "tools[2].function.name"),
+        (function(name=""), "tools[0].function.name"),
+        (function(name="a b"), "tools[0].function.name"),
+        (function(name="x" * 65), "tools[0].function.name"),
+        (function(name="f\n"), "tools[0].function.name"),
+        (function(name=None), "tools[0].function.name"),
+        (function(description=3), "tools[0].function.description"),
+        (function(strict="yes"), "tools[0].function.strict"),
+        (function(parameters=[]), "tools[0].function.parameters"),
+        (function(parameters={"type": "string"}), "tools[0].function.parameters.type"),
+        ({"tools": None, "tool_choice": "auto"}, "tool_choice"),
+        ({"tools": None, "tool_choice": "required"}, "tool_choice"),
+        ({"tools": None, "tool_choice": NAMED}, "tool_choice"),
+        ({"tool_choice": "any"}, "tool_choice"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "get_wether"}}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"function_call": {"name": "f"}}, "function_call"),
+        ({"reasoning_effort": "huge"}, "reasoning_effort"),
+        ({"include_reasoning": "no"}, "include_reasoning"),
+        ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
+        (assistant({"a": 1}), "messages[1].tool_calls"),
+        (assistant(["f"]), CALL),
+        (assistant([{"type": "custom"}]), f"{CALL}.type"),
+        (assistant([{"id": 3}]), f"{CALL}.id"),
+        (assistant([{"id": "a"}]), f"{CALL}.function"),
+        (assistant([{"function": {"arguments": "{}"}}]), f"{CALL}.function.name"),
+        (assistant([{"function": {"name": "f", "arguments": "{"}}]), f"{CALL}.function.arguments"),
+        (assistant([{"function": {"name": "f", "arguments": "[1]"}}]), f"{CALL}.function.arguments"),
+        (assistant([{"function": {"name": "f", "arguments": 5}}]), f"{CALL}.function.arguments"),
+        (assistant([{"function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}]), f"{CALL}.function.arguments"),
+        ({"messages": [{"role": "tool", "content": "x", "tool_call_id": 3}]}, "messages[0].tool_call_id"),
+        ({"messages": [{"role": "user", "content": "x", "reasoning": 3}]}, "messages[0].reasoning"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_wrong_fields_are_refused_by_name(fields: dict[str, Any], param: str, stream: bool):
+    engine, client = scripted("a")
+    response = client.post(URL, {**BODY, **fields, "stream": stream})
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert engine.calls == []
+    assert client.post(URL, BODY).json()["choices"][0]["message"] == {"role": "assistant", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        function(parameters=None, description=None, strict=None),
+        function(parameters={}),
+        function(parameters={"properties": {"a": {}}}, strict=True),
+        {"tools": [{"function": {"name": "a-b.c_1"}}]},
+        {"parallel_tool_calls": False, "functions": [], "function_call": "auto"},
+        assistant([{"id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}]),
+        assistant([{"function": {"name": "f", "arguments": {"a": 1}}}]),
+        {**assistant(None), "tools": None},
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_clients_send_is_accepted(fields: dict[str, Any]):
+    _, client = scripted("a")
+    assert client.post(URL, {**BODY, **fields}).status_code == 200
