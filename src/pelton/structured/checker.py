@@ -36,7 +36,7 @@ _MAX_CACHED_CHARACTERS = 16 * 2**20
 class GrammarChecker:
     """Turns constraints into grammars that the engine can run. Use it from one event loop at a time.
 
-    A process is started when it is first needed; it goes with this object.
+    A process is started when it is first needed; it goes with this object, or by `close`.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, compile_seconds: float = COMPILE_SECONDS) -> None:
@@ -47,7 +47,13 @@ class GrammarChecker:
         self._local = threading.local()
         self._processes: list[_Process] = []
         self._threads = ThreadPoolExecutor(_NUM_PROCESSES, thread_name_prefix="grammar")
-        weakref.finalize(self, _stop, self._processes)
+        self.num_compiled = 0
+        self.close = weakref.finalize(self, _stop, self._processes)
+
+    @property
+    def num_starts(self) -> int:
+        """How often a process was started: again after each grammar that ended one."""
+        return sum(process.num_starts for process in self._processes)
 
     async def compile(self, constraint: Constraint) -> str:
         """The grammar for SamplingParams.grammar.
@@ -77,6 +83,7 @@ class GrammarChecker:
                 raise RequestError(
                     "Too many grammars wait to be compiled; try again later", status=HTTPStatus.TOO_MANY_REQUESTS
                 )
+            self.num_compiled += 1
             running = self._running[key] = self._threads.submit(self._compile, message, param)
             running.add_done_callback(lambda _: self._running.pop(key, None))
         return running
@@ -101,6 +108,7 @@ class _Process:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._greeting = msgspec.json.encode(_vocabulary(tokenizer)) + b"\n"
         self._process: subprocess.Popen[bytes] | None = None
+        self.num_starts = 0
 
     def ask(self, message: bytes, seconds: float) -> bytes:
         """Raises TimeoutError or, where the process died of it, EOFError; the next call has a new process."""
@@ -116,6 +124,7 @@ class _Process:
             process.communicate()
 
     def _start(self) -> None:
+        self.num_starts += 1
         command = [sys.executable, "-m", "pelton.structured"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         self._exchange(self._greeting, _START_SECONDS)
