@@ -44,6 +44,7 @@ _POSTS = (
         endpoint=completions.create_completion,
         summary="Continue one prompt or several",
         body=CompletionBody,
+        required=("prompt",),
         answers={JSON: Completion, EVENTS: Completion},
     ),
     Route(
@@ -52,6 +53,7 @@ _POSTS = (
         endpoint=chat.create_chat_completion,
         summary="Answer a chat",
         body=ChatBody,
+        required=("messages",),
         answers={JSON: ChatCompletion, EVENTS: ChatChunk},
     ),
     Route(
