@@ -197,7 +197,6 @@ def _message(constraint: Constraint) -> bytes:
 
 
 def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    special = {
-        token_id: tokenizer.token_bytes(token_id).decode("utf-8", "replace") for token_id in tokenizer.special_ids
-    }
+    special_ids = tokenizer.special_ids.union(tokenizer.eos_token_ids)
+    special = {token_id: tokenizer.token_bytes(token_id).decode("utf-8", "replace") for token_id in special_ids}
     return Vocabulary(tokenizer.vocab_size, tokenizer.eos_token_ids, special)
