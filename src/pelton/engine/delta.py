@@ -31,6 +31,7 @@ def to_delta(text: TextStream, output: Output) -> Delta:
         stop_reason=output.stop_reason,
         num_cached_tokens=output.num_cached_tokens,
         prompt_logprobs=output.prompt_logprobs,
+        vector=output.vector,
     )
 
 

@@ -13,6 +13,8 @@ from pelton.config import EngineConfig
 from pelton.engine.protocol import EngineClient
 from pelton.errors import EngineDeadError, RequestError
 from pelton.http import invocations, probes
+from pelton.http.anthropic.errors import error_body_for
+from pelton.http.anthropic.messages import ROUTES as MESSAGE_ROUTES
 from pelton.http.errors import as_request_error, error_response
 from pelton.http.gate import Gate, Lifecycle
 from pelton.http.limits import HEADERS, Clock, Limits
@@ -142,7 +144,7 @@ _INVOCATIONS = Route(
     body=JsonObject,
     answers={JSON: JsonObject, EVENTS: JsonObject},
 )
-_ALL = (*_POSTS, *RESPONSE_ROUTES, _INVOCATIONS, *_GETS)
+_ALL = (*_POSTS, *RESPONSE_ROUTES, *MESSAGE_ROUTES, _INVOCATIONS, *_GETS)
 ROUTES = (*_ALL, openapi_route(_ALL))
 
 
@@ -156,9 +158,8 @@ def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None, *, cloc
 
     async def answer_error(request: Request, error: Exception) -> Response:
         """For a bug, Starlette raises on after this answer, and the server logs the traceback."""
-        del request
         metrics.num_errors[as_request_error(error).status] += 1
-        return error_response(error)
+        return error_response(error, error_body_for(request.scope["path"]))
 
     handled = (RequestError, EngineDeadError, HTTPException, ClientDisconnect, Exception)
     return Starlette(

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pelton.config import EngineConfig
 from pelton.errors import RequestError
+from pelton.http.anthropic.errors import error_body_for
 from pelton.http.body import IGNORED
 from pelton.http.errors import error_response
 from pelton.http.gate import TENANT
@@ -190,7 +191,7 @@ class Limiter:
             await self._limited(key, scope, receive, send_with_headers)
         except RequestError as error:
             self._limits.metrics.num_errors[error.status] += 1
-            await error_response(error)(scope, receive, send_with_headers)
+            await error_response(error, error_body_for(scope["path"]))(scope, receive, send_with_headers)
 
     async def _limited(self, key: KeyLimits, scope: Scope, receive: Receive, send: Send) -> None:
         seconds = self._seconds_allowed(Headers(scope=scope))

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
+from pelton.http.errors import ErrorBody
 from pelton.http.limits import Limiter, Limits
 from pelton.http.service import Service
 from pelton.types import JsonObject
@@ -28,6 +29,7 @@ class Route:
             Without any, answers and errors have no body.
         query: schemas of the parameters in the query string, by name; all are optional.
         errors: the statuses of error answers beside those of every route.
+        error_body: the type of the JSON of error answers.
     """
 
     method: str
@@ -39,6 +41,7 @@ class Route:
     answers: Mapping[str, object] = field(default_factory=dict[str, object])
     query: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     errors: tuple[int, ...] = ()
+    error_body: object = ErrorBody
 
 
 def starlette_routes(service: Service, routes: Sequence[Route], limits: Limits) -> list[StarletteRoute]:

@@ -264,8 +264,9 @@ class Scheduler:
 
     def _match_prefix(self, request: Request) -> tuple[int, ...]:
         """Cached pages of the request's leading tokens."""
-        if not self._enable_prefix_caching or request.params.prompt_logprobs is not None:
-            return ()  # what is in the cache is not computed, and so has no logits
+        params = request.params
+        if not self._enable_prefix_caching or params.prompt_logprobs is not None or params.pooling == "mean":
+            return ()  # what is in the cache is not computed, and so has no logits and no hidden states
         self._extend_keys(request, len(request.token_ids))
         return self._pool.match(request.page_keys)
 
@@ -294,16 +295,18 @@ class Scheduler:
         if scored is not None and scored.error is not None:
             return [self._fail_sampled(request, scored)]
         is_last = request.max_tokens == 0 and row.start + row.num_tokens == request.num_prompt
-        if is_last:
-            self._finish(request, "length")
+        reason = None if not is_last else "length" if request.params.pooling is None else "stop"
+        if reason is not None:
+            self._finish(request, reason)
         elif scored is None:
             return []
         return [
             Output(
                 request.id,
-                finish_reason="length" if is_last else None,
+                finish_reason=reason,
                 num_cached_tokens=request.num_cached,
                 prompt_logprobs=None if scored is None else scored.prompt_logprobs,
+                vector=None if scored is None else scored.vector,
             )
         ]
 
