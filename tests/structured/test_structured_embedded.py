@@ -97,24 +97,26 @@ def chosen_text(response: httpx.Response) -> tuple[str, str]:
 
 
 def test_finished_json_validates_at_any_temperature(app: App):
-    fields = {"messages": MESSAGES, "max_tokens": 300, "temperature": 1.2, "response_format": response_format(PERSON)}
-    responses = app.post_all(CHAT, [{**fields, "seed": seed} for seed in range(20)])
+    fields = {"messages": MESSAGES, "max_tokens": 200, "temperature": 1.2, "response_format": response_format(PERSON)}
+    responses = app.post_all(CHAT, [{**fields, "seed": seed} for seed in range(10)])
     num_finished = 0
     for response in responses:
         text, reason = chosen_text(response)
-        assert not re.search(r"\s\s|\s$|^\s", re.sub(r'"(\\.|[^"\\])*"', '""', text)), (
-            text
-        )  # no white space to pad with
+        assert not re.search(r"\s\s|\s$|^\s", without_strings(text)), text  # no white space to pad with
         if reason == "stop":
             num_finished += 1
             jsonschema.validate(json.loads(text), PERSON)
         else:
             assert reason == "length"
-    assert num_finished >= 15
+    assert num_finished >= 7
+
+
+def without_strings(text: str) -> str:
+    return re.sub(r'"(\\.|[^"\\])*"', '""', text)
 
 
 def test_a_stream_carries_the_same_json(app: App):
-    body = {"messages": MESSAGES, "max_tokens": 300, "temperature": 0, "response_format": response_format(PERSON)}
+    body = {"messages": MESSAGES, "max_tokens": 200, "temperature": 0, "response_format": response_format(PERSON)}
     text, reason = chosen_text(app.post(CHAT, body))
     events = parse_events(app.post(CHAT, {**body, "stream": True}))
     assert "".join(event["choices"][0]["delta"].get("content") or "" for event in events) == text
@@ -136,7 +138,7 @@ def test_the_three_forms_of_additional_properties_hold(app: App, additional: obj
 
 def test_output_cut_by_max_tokens_is_a_prefix(app: App):
     body = {"messages": MESSAGES, "temperature": 0, "response_format": response_format(PERSON)}
-    whole, _ = chosen_text(app.post(CHAT, {**body, "max_tokens": 300}))
+    whole, _ = chosen_text(app.post(CHAT, {**body, "max_tokens": 200}))
     for max_tokens in (1, 5, 20):
         text, reason = chosen_text(app.post(CHAT, {**body, "max_tokens": max_tokens}))
         assert reason == "length"
@@ -186,10 +188,7 @@ def test_a_grammar_and_a_structural_tag_hold(app: App):
     tag = {"structures": [{"begin": "<f>", "schema": {"const": 7}, "end": "</f>"}], "triggers": ["<f>"]}
     fields = {"structured_outputs": {"structural_tag": tag}, "prompt": "<f>7</f><f>7</f><f>7</f>", "max_tokens": 60}
     text, _ = chosen_text(app.post(COMPLETIONS, {**body, **fields}))
-    assert re.sub(r"<f>7</f>", "", text).count("<f>") in (
-        0,
-        int(text.rstrip().endswith(("<f>", "<f>7", "<f>7<", "<f>7</", "<f>7</f"))),
-    )
+    assert all("7</f>".startswith(part[:5]) for part in text.split("<f>")[1:]), text
 
 
 def test_a_free_request_beside_constrained_ones_is_the_same(app: App):
