@@ -14,7 +14,10 @@ from pelton.http.tools.styles import READERS
 from turns import Joined, join, read, read_every_way
 
 RULES = CallRules(names=frozenset({"f", "g", "get_weather"}))
-NESTED = '{"a": {"b": [1, {"c": "}]</tool_call>"}], "é": "\\"quoted\\" \\\\ \\n 🧎"}, "p": "C:\\\\", "t": true, "n": null, "x": -1.5e3}'
+NESTED = (
+    '{"a": {"b": [1, {"c": "}]</tool_call>"}], "é": "\\"quoted\\" \\\\ \\n 🧎"}, "p": "C:\\\\", '
+    '"t": true, "n": null, "x": -1.5e3}'
+)
 
 
 def parse(style: str, text: str, rules: CallRules = RULES) -> Joined:
