@@ -106,12 +106,22 @@ def _path_to_not_finite(value: object) -> str | None:
 
 
 def _ignored_fields(decoded: object, body: bytes) -> str:
-    """The names of fields that the body's struct does not have, for a header; "" mostly."""
-    known: tuple[str, ...] = getattr(decoded, "__struct_encode_fields__", ())
-    if not known or len(body) > _MAX_CHECKED_BYTES:
+    """The names of fields that the body's structs do not have, for a header; "" mostly."""
+    if len(body) > _MAX_CHECKED_BYTES:
         return ""
-    ignored = [name for name in _fields_decoder.decode(body) if name not in known]
+    ignored = _unknown_names(decoded, body)
     return ", ".join(_NOT_IN_HEADERS.sub("?", name[:64]) for name in ignored[:_MAX_IGNORED_SHOWN])
+
+
+def _unknown_names(decoded: object, raw: bytes | msgspec.Raw) -> list[str]:
+    known: tuple[str, ...] = getattr(decoded, "__struct_encode_fields__", ())
+    names: list[str] = []
+    for name, value in _fields_decoder.decode(raw).items() if known else ():
+        if name not in known:
+            names.append(name)
+        else:
+            names += [f"{name}.{inner}" for inner in _unknown_names(getattr(decoded, name, None), value)]
+    return names
 
 
 def _invalid_field(message: str) -> RequestError:

@@ -9,7 +9,10 @@ import numpy as np
 import torch
 
 from pelton.runner.state import RequestState
+from pelton.structured.masks import Words
 
+_BITS_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_LIMITS_OF_BYTE = np.where(_BITS_OF_BYTE == 1, np.inf, -np.inf).astype(np.float32)  # of the logits of 8 tokens
 # Beyond these a penalty decides alone, and quotients would leave float32.
 _LEAST_PENALTY, _MOST_PENALTY = 1e-30, 1e30
 
@@ -47,6 +50,24 @@ def needs_adjustment(state: RequestState, position: int) -> bool:
     )
 
 
+def mask_logits(logits: torch.Tensor, rows: Sequence[int], words: Sequence[Words]) -> None:
+    """Rule out, in place, the tokens that the masks of some rows do not allow (see TokenMasks). NaNs stay.
+
+    On a CPU a row costs the same whatever its mask, 20 us for 50,000 tokens, and there is no work for other threads.
+    """
+    vocabulary = logits.shape[1]
+    if not logits.is_cpu:
+        allowed = _BITS_OF_BYTE[np.stack(words).view(np.uint8)].reshape(len(rows), -1)[:, :vocabulary]
+        selected = torch.tensor(rows, device=logits.device)
+        forbidden = torch.from_numpy(allowed).to(logits.device) == 0
+        logits[selected] = logits[selected].masked_fill(forbidden, -torch.inf)
+        return
+    for row, row_words in zip(rows, words, strict=True):
+        values = logits[row].numpy()
+        limits = _LIMITS_OF_BYTE.take(row_words.view(np.uint8), axis=0).reshape(-1)[:vocabulary]
+        np.minimum(values, limits, out=values)
+
+
 def _adjust_row(logits: torch.Tensor, state: RequestState, position: int, eos_token_ids: Collection[int]) -> None:
     """In place on one row [V]. Penalties come first, so that a bias of 100 forces a token whatever they are."""
     params = state.params
@@ -54,7 +75,8 @@ def _adjust_row(logits: torch.Tensor, state: RequestState, position: int, eos_to
     if state.restrictions is not None:
         state.restrictions.apply(logits, state.output(position))
     if position - state.num_prompt < params.min_tokens:
-        ends = [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)]
+        may_end = not params.ignore_eos or params.grammar is not None  # a grammar's end is the output's
+        ends = [*params.stop_token_ids, *(eos_token_ids if may_end else ())]
         logits[torch.tensor(ends, dtype=torch.int64, device=logits.device)] = -torch.inf
 
 

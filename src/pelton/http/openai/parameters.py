@@ -28,7 +28,7 @@ _SAME_NAME = (
 )
 
 
-def completion_params(body: CompletionBody, *, max_model_len: int, vocab_size: int) -> SamplingParams:
+def completion_params(body: CompletionBody, *, vocab_size: int) -> SamplingParams:
     """Check everything about a completion that does not need its prompt.
 
     Raises:
@@ -39,22 +39,22 @@ def completion_params(body: CompletionBody, *, max_model_len: int, vocab_size: i
         raise _unsupported("suffix")
     if body.prompt_embeds:
         raise _unsupported("prompt_embeds")
-    _check_max_tokens("max_tokens", body.max_tokens, minimum=0 if body.echo else 1, max_model_len=max_model_len)
+    _check_max_tokens("max_tokens", body.max_tokens, minimum=0 if body.echo else 1)
     params = _sampling_params(body, body.max_tokens, body.logprobs, vocab_size)
     if not body.echo or params.logprobs is None:
         return params
     return msgspec.structs.replace(params, prompt_logprobs=max(params.logprobs, params.prompt_logprobs or 0))
 
 
-def chat_params(body: ChatBody, *, max_model_len: int, vocab_size: int) -> SamplingParams:
+def chat_params(body: ChatBody, *, vocab_size: int) -> SamplingParams:
     """Check everything about a chat completion that does not need its messages; see completion_params."""
     _refuse_unsupported(body)
     if body.echo:
         raise RequestError("echo is for completions: a chat's prompt is no part of its answer", param="echo")
     if body.modalities not in (None, [], ["text"]):
         raise _unsupported("modalities")
-    _check_max_tokens("max_tokens", body.max_tokens, minimum=1, max_model_len=max_model_len)
-    _check_max_tokens("max_completion_tokens", body.max_completion_tokens, minimum=1, max_model_len=max_model_len)
+    _check_max_tokens("max_tokens", body.max_tokens, minimum=1)
+    _check_max_tokens("max_completion_tokens", body.max_completion_tokens, minimum=1)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     return _sampling_params(body, max_tokens, _chat_logprobs(body), vocab_size)
 
@@ -102,18 +102,11 @@ def _sampling_params(
     return params if num_choices == 1 else msgspec.structs.replace(params, n=num_choices)
 
 
-def _check_max_tokens(name: str, value: int | None, *, minimum: int, max_model_len: int) -> None:
-    if value is None:
-        return
-    if value < minimum:
+def _check_max_tokens(name: str, value: int | None, *, minimum: int) -> None:
+    """What is above the context length is refused later: with the prompt's length, which the client needs to know."""
+    if value is not None and value < minimum:
         only_echo = "" if minimum == 0 or value < 0 else " (0 only with echo)"
         raise RequestError(f"{name} must be at least {minimum}{only_echo}, got {value}", param=name)
-    if value > max_model_len:
-        raise RequestError(
-            f"{name} is too large: {value}. This model's maximum context length is {max_model_len} tokens, "
-            "prompt and output together.",
-            param=name,
-        )
 
 
 def _check_stream_options(body: GenerationBody) -> None:
