@@ -78,7 +78,7 @@ def _sampling_params(
     if any(len(string) > MAX_STOP_STRING_LENGTH for string in stop):
         raise RequestError(f"stop: a string is longer than {MAX_STOP_STRING_LENGTH} characters", param="stop")
     _check_stream_options(body)
-    _check_labels(body)
+    check_labels(body)
     check_in_vocabulary("stop_token_ids", body.stop_token_ids or (), vocab_size)
     allowed = body.allowed_token_ids
     if allowed is not None:
@@ -118,7 +118,7 @@ def _check_stream_options(body: GenerationBody) -> None:
         raise RequestError("stream_options is for streams: set stream to true", param="stream_options")
 
 
-def _check_labels(body: GenerationBody) -> None:
+def check_labels(body: GenerationBody) -> None:
     if body.cache_salt == "":
         raise RequestError("cache_salt must not be empty; leave it out to share the cache", param="cache_salt")
     if body.priority is not None and not -(2**31) <= body.priority < 2**31:
