@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pelton.config import EngineConfig, chosen
 from pelton.engine.build import build_engine
 from pelton.engine.checks import check_request
-from pelton.engine.delta import to_delta
+from pelton.engine.delta import request_error, to_delta
 from pelton.engine.describe import describe
 from pelton.engine.text import TextStream
 from pelton.types import EngineStats, FinishReason, Output, Pooling, SamplingParams, TokenLogprobs
@@ -164,7 +164,9 @@ class LLM:
         if choice is None:  # ended by a stop string in the step before
             return False
         if output.finish_reason == "error":
-            raise RuntimeError(f"the request failed: {output.error}")
+            for request_id in choices:
+                self._engine.abort(request_id)
+            raise request_error(output)
         delta = to_delta(choice.text, output)
         completion = choice.output
         completion.text += delta.text

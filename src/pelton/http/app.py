@@ -39,7 +39,7 @@ from pelton.http.pooling.scores import create_ranking, create_score
 from pelton.http.routes import EVENTS, JSON, Route, starlette_routes
 from pelton.http.service import Service, root_model_name
 from pelton.http.text_pool import TextPool
-from pelton.structured.compiler import GrammarCompiler
+from pelton.structured.checker import GrammarChecker
 from pelton.types import JsonObject
 
 _POSTS = (
@@ -49,6 +49,7 @@ _POSTS = (
         endpoint=completions.create_completion,
         summary="Continue one prompt or several",
         body=CompletionBody,
+        required=("prompt",),
         answers={JSON: Completion, EVENTS: Completion},
     ),
     Route(
@@ -57,6 +58,7 @@ _POSTS = (
         endpoint=chat.create_chat_completion,
         summary="Answer a chat",
         body=ChatBody,
+        required=("messages",),
         answers={JSON: ChatCompletion, EVENTS: ChatChunk},
     ),
     Route(
@@ -190,7 +192,7 @@ def _service(engine: EngineClient, lifecycle: Lifecycle) -> Service:
         lifecycle=lifecycle,
         responses=ResponseStore(),
         text_pool=TextPool(),
-        grammars=GrammarCompiler(engine.tokenizer),
+        grammars=GrammarChecker(engine.tokenizer),
         model=model,
         root_model=root_model,
         created=int(time.time()),

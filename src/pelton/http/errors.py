@@ -19,12 +19,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ErrorObject(msgspec.Struct, kw_only=True):
-    """`code` is the HTTP status, `param` the request field at fault."""
+    """`code` is the HTTP status or OpenAI's word for the error, `param` the request field at fault."""
 
     message: str
     type: str
     param: str | None
-    code: int
+    code: int | str
 
 
 class ErrorBody(msgspec.Struct):
@@ -49,7 +49,8 @@ def as_request_error(error: Exception) -> RequestError:
 def error_body(error: Exception) -> bytes:
     """The JSON object {"error": {"message", "type", "param", "code"}}."""
     shown = as_request_error(error)
-    body = ErrorObject(message=shown_message(shown), type=shown.code, param=shown.param, code=shown.status)
+    code = shown.reason or shown.status
+    body = ErrorObject(message=shown_message(shown), type=shown.code, param=shown.param, code=code)
     return _encode(ErrorBody(body))
 
 

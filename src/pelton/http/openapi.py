@@ -14,7 +14,7 @@ import pelton
 from pelton.http.gate import OPEN_PATHS
 from pelton.http.routes import EVENTS, JSON, Route
 from pelton.http.service import Service
-from pelton.types import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS, JsonObject
+from pelton.types import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS, MIN_REPETITION_PENALTY, JsonObject
 
 # What SamplingParams checks. The structs have types alone: its messages say more than msgspec's.
 _LIMITS: dict[str, JsonObject] = {
@@ -24,7 +24,7 @@ _LIMITS: dict[str, JsonObject] = {
     "min_p": {"minimum": 0, "maximum": 1},
     "presence_penalty": {"minimum": -2, "maximum": 2},
     "frequency_penalty": {"minimum": -2, "maximum": 2},
-    "repetition_penalty": {"exclusiveMinimum": 0},
+    "repetition_penalty": {"minimum": MIN_REPETITION_PENALTY, "maximum": 1 / MIN_REPETITION_PENALTY},
     "n": {"minimum": 1, "maximum": MAX_CHOICES},
     "max_tokens": {"minimum": 0},
     "max_completion_tokens": {"minimum": 1},
@@ -87,6 +87,9 @@ def openapi_document(routes: Sequence[Route]) -> JsonObject:
     bodies = [schema_of[id(route.body)] for route in routes if route.body is not None]
     for name in _reachable(bodies, components):
         _add_limits(components[name])
+    for route in routes:
+        if route.required:
+            _require(components[next(_references(schema_of[id(route.body)]))], route.required)
     paths: JsonObject = {}
     for route in routes:
         path = _PATH_PARAMETER.sub(r"{\1}", route.path)
@@ -110,7 +113,8 @@ def _operation(route: Route, schema_of: Mapping[int, JsonObject]) -> JsonObject:
         "parameters": [
             {"name": match[1], "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
             for match in _PATH_PARAMETER.finditer(route.path)
-        ],
+        ]
+        + [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in route.query.items()],
         "security": [] if is_open else [{"key": []}, {}],  # {}: a server without --api-key
         "responses": _responses(route, schema_of, is_open=is_open),
     }
@@ -180,6 +184,14 @@ def _references(value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for item in cast("list[object]", value):
             yield from _references(item)
+
+
+def _require(component: JsonObject, names: Sequence[str]) -> None:
+    component["required"] = [*component["required"], *names]
+    for name in names:
+        schema = component["properties"][name]
+        del schema["default"]
+        schema["anyOf"] = [option for option in schema["anyOf"] if option.get("type") != "null"]
 
 
 def _add_limits(component: JsonObject) -> None:
