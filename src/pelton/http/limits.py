@@ -1,6 +1,7 @@
 """What one API key may ask for: requests and tokens a minute, requests at once; and until when a request may run."""
 
 import asyncio
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pelton.config import EngineConfig
 from pelton.errors import RequestError
+from pelton.http.anthropic.errors import error_body_for
 from pelton.http.body import IGNORED
 from pelton.http.errors import error_response
 from pelton.http.gate import TENANT
@@ -18,6 +20,7 @@ from pelton.http.metrics import ServerMetrics
 
 DEADLINE = "pelton.deadline"  # the scope's entry with the request's Deadline, None without one
 SPEND = "pelton.spend"  # the scope's entry with a function that takes the tokens that the request has cost
+CARRY_ON = "pelton.carry_on"  # the scope's entry with a function that counts work which goes on after the answer
 TIMEOUT_HEADER = "x-request-timeout"
 IGNORED_HEADER = "x-pelton-ignored-fields"
 HEADERS = (
@@ -80,6 +83,10 @@ class KeyLimits:
                 raise _too_many(message, bucket.seconds_until(1))
         if self._requests is not None:
             self._requests.take(1)
+        self._num_running += 1
+
+    def carry_on(self) -> None:
+        """Count work that a request has begun and that outlives it; it must `end` as well."""
         self._num_running += 1
 
     def end(self, seconds: float) -> None:
@@ -184,7 +191,7 @@ class Limiter:
             await self._limited(key, scope, receive, send_with_headers)
         except RequestError as error:
             self._limits.metrics.num_errors[error.status] += 1
-            await error_response(error)(scope, receive, send_with_headers)
+            await error_response(error, error_body_for(scope["path"]))(scope, receive, send_with_headers)
 
     async def _limited(self, key: KeyLimits, scope: Scope, receive: Receive, send: Send) -> None:
         seconds = self._seconds_allowed(Headers(scope=scope))
@@ -192,11 +199,18 @@ class Limiter:
         started = self._limits.clock()
         body = _BodyCount(self._limits, receive)
         scope[SPEND] = key.spend
+        scope[CARRY_ON] = functools.partial(self._carry_on, key)
         try:
             await _within(seconds, self._app, scope, body.receive, send)
         finally:
             body.release()
             key.end(self._limits.clock() - started)
+
+    def _carry_on(self, key: KeyLimits) -> Callable[[], None]:
+        """Count on; what is returned must be called when the work has ended."""
+        key.carry_on()
+        started = self._limits.clock()
+        return lambda: key.end(self._limits.clock() - started)
 
     def _seconds_allowed(self, headers: Headers) -> float | None:
         """The shorter one of what the server and the client allow."""

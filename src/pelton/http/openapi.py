@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import pelton
-from pelton.http.errors import ErrorBody
 from pelton.http.gate import OPEN_PATHS
 from pelton.http.routes import EVENTS, JSON, Route
 from pelton.http.service import Service
@@ -80,7 +79,8 @@ def openapi_route(described: Sequence[Route]) -> Route:
 
 def openapi_document(routes: Sequence[Route]) -> JsonObject:
     """The document as JSON values."""
-    types = [ErrorBody, *(kind for route in routes for kind in (route.body, *route.answers.values()) if kind)]
+    kinds = (kind for route in routes for kind in (route.body, route.error_body, *route.answers.values()))
+    types = [kind for kind in kinds if kind]
     template = "#/components/schemas/{name}"
     schemas, components = msgspec.json.schema_components(types, schema_hook=_any_value, ref_template=template)
     schema_of = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
@@ -113,7 +113,8 @@ def _operation(route: Route, schema_of: Mapping[int, JsonObject]) -> JsonObject:
         "parameters": [
             {"name": match[1], "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
             for match in _PATH_PARAMETER.finditer(route.path)
-        ],
+        ]
+        + [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in route.query.items()],
         "security": [] if is_open else [{"key": []}, {}],  # {}: a server without --api-key
         "responses": _responses(route, schema_of, is_open=is_open),
     }
@@ -134,7 +135,7 @@ def _responses(route: Route, schema_of: Mapping[int, JsonObject], *, is_open: bo
         statuses |= {HTTPStatus.UNAUTHORIZED, HTTPStatus.SERVICE_UNAVAILABLE}
     if route.body is not None:
         statuses |= {*_BODY_ERRORS}
-    error: JsonObject = {"content": {JSON: {"schema": schema_of[id(ErrorBody)]}}} if content else {}
+    error: JsonObject = {"content": {JSON: {"schema": schema_of[id(route.error_body)]}}} if content else {}
     for status in sorted(statuses):
         retried = status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE) and content
         responses[str(int(status))] = {
@@ -198,4 +199,11 @@ def _add_limits(component: JsonObject) -> None:
         limits = _LIMITS.get(name, {})
         for option in cast("list[JsonObject]", schema.get("anyOf", [schema])):
             known = _ABOUT_TYPE.get(cast("Any", option.get("type")), set[str]())
-            option.update({key: value for key, value in limits.items() if key in known})
+            option.update({key: _tighter(key, value, option.get(key)) for key, value in limits.items() if key in known})
+
+
+def _tighter(key: str, limit: float, other: float | None) -> float:
+    """A struct's own limit holds where it allows less."""
+    if other is None:
+        return limit
+    return max(limit, other) if key.lower().endswith(("minimum", "minlength")) else min(limit, other)

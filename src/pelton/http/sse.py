@@ -11,11 +11,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from pelton.errors import RequestError
 from pelton.http.connection import WRITE, DirectWrite, while_connected
 from pelton.http.errors import as_request_error, error_body
 
 logger = logging.getLogger(__name__)
 
+MAX_WAITING_BYTES = 16 * 2**20  # of one stream's events; far above what a client that reads leaves waiting
 DONE = b"data: [DONE]\n\n"
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies must not hold events back
 _encode = msgspec.json.Encoder().encode
@@ -58,11 +60,15 @@ class Outbox:
     While that task has nothing to do, events go straight into the connection where the server allows it: a turn of the
     event loop and four coroutines less for each. Else they wait here for the task, in order, at most until the client
     is cut off. `put` and `end` may be called at any time; after `end` nothing more may be put.
+
+    Nothing is dropped for a slow client, and the engine does not wait for it: when MAX_WAITING_BYTES wait, `put` raises
+    RequestError, which ends the stream.
     """
 
     def __init__(self, write: DirectWrite | None) -> None:
         self._write = write
         self._events: list[bytes] = []
+        self._num_bytes = 0  # of the events
         self._waiter: asyncio.Future[None] | None = None
         self._may_write = False  # the task waits, after it has sent all before
         self._ended = False
@@ -71,7 +77,10 @@ class Outbox:
     def put(self, data: bytes) -> None:
         if self._may_write and self._write is not None and self._write(data):
             return
+        if self._num_bytes + len(data) > MAX_WAITING_BYTES:
+            raise RequestError("The stream was ended: its client reads too slowly", status=HTTPStatus.REQUEST_TIMEOUT)
         self._events.append(data)
+        self._num_bytes += len(data)
         self._wake()
 
     def end(self, error: Exception | None = None, *, last: bytes = b"") -> None:
@@ -95,6 +104,7 @@ class Outbox:
             raise self._error
         data = b"".join(self._events)
         self._events.clear()
+        self._num_bytes = 0
         return data
 
     def _wake(self) -> None:

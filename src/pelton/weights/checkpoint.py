@@ -81,7 +81,12 @@ class SafetensorsCheckpoint:
                 if stored.offset % dtype.itemsize:  # headers of early files are not padded
                     raw = bytearray(raw)
                 flat = torch.frombuffer(raw, dtype=dtype) if stored.nbytes else torch.empty(0, dtype=dtype)
-                yield stored.name, flat.view(*stored.shape).to(self._dtype or dtype)
+                tensor = flat.view(*stored.shape)
+                try:
+                    _check_vector(tensor)
+                except ValueError as error:
+                    raise ValueError(f"{file.path}: tensor {stored.name!r}: {error}") from None
+                yield stored.name, tensor.to(self._dtype or dtype)
 
 
 class GGUFCheckpoint:
@@ -129,7 +134,9 @@ class GGUFCheckpoint:
             if self._keeps(whole):
                 whole.check_scales()
                 return whole
-            return whole.dequantize(self._dtype or DENSE_TYPES.get(tensor.type, torch.float32))
+            plain = whole.dequantize(self._dtype or DENSE_TYPES.get(tensor.type, torch.float32))
+            _check_vector(plain)
+            return plain
         except ValueError as error:
             raise ValueError(f"{self._file.path}: tensor {name!r}: {error}") from None
 
@@ -154,6 +161,16 @@ class GGUFCheckpoint:
         if num_heads and (rows % (2 * num_heads) or tensor.nbytes % rows):
             raise ValueError(f"{where}: shape {list(tensor.shape)} does not fit {num_heads} attention heads")
         return hugging_face
+
+
+def _check_vector(tensor: Tensor) -> None:
+    """ValueError where the scale of a norm or a bias is not finite: one such number makes every answer NaN.
+
+    Matrices are not looked through, that would read all of a model twice; a NaN out of them ends the request it meets.
+    """
+    if tensor.dim() == 1 and not tensor.isfinite().all():
+        kind = "NaN" if tensor.isnan().any() else "infinite"
+        raise ValueError(f"holds {kind} values; damaged, download it again")
 
 
 def _open_shards(directory: Path) -> list[SafetensorsFile]:

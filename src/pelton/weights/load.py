@@ -1,5 +1,6 @@
 """From a checkpoint into a model: every tensor once, nothing missing, nothing left over."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
@@ -8,6 +9,8 @@ from torch import nn
 
 from pelton.formats.gguf import GGUFTensor
 from pelton.formats.slot import WeightSlot
+
+logger = logging.getLogger(__name__)
 
 _MAX_NAMED = 5
 # Buffers that some exporters write and that the model computes itself.
@@ -33,6 +36,8 @@ def load_weights(model: nn.Module, checkpoint: TensorSource, tied_names: frozens
     ignored = {name for name in checkpoint.names if name in tied_names or name.endswith(_COMPUTED_SUFFIXES)}
     offered = {name: shape for name, shape in checkpoint.names.items() if name not in ignored}
     _check_names(slots, offered)
+    for name in sorted(tied_names & checkpoint.names.keys()):
+        logger.warning("the checkpoint's %s is not used: by tie_word_embeddings the embedding stands for it", name)
     for name, tensor in checkpoint.tensors():
         if name not in ignored:
             _fill(slots[name], tensor, name)

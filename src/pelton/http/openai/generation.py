@@ -20,7 +20,7 @@ from pelton.http.openai.beams import beam_settings, start_search
 from pelton.http.openai.logprobs import AlignedLogprobs, TextPosition, TokenNames
 from pelton.http.openai.prompt_logprobs import check_num_entries
 from pelton.http.openai.prompts import Prompt
-from pelton.http.openai.requests import GenerationBody
+from pelton.http.openai.requests import ChatBody, GenerationBody
 from pelton.http.openai.responses import PromptTokensDetails, StopReason, Usage
 from pelton.http.service import Service
 from pelton.types import Delta, FinishReason, SamplingParams, TokenLogprobs
@@ -105,7 +105,12 @@ def generation(
     params: SamplingParams,
     prefix: str,
 ) -> Generation:
-    """Join what the routes of completions and chat have found out. `prefix` starts the id, e.g. "cmpl-"."""
+    """Join what the routes of completions and chat have found out. `prefix` starts the id, e.g. "cmpl-".
+
+    Raises:
+        RequestError: max_tokens is more than the context can hold, or too many entries are asked for.
+    """
+    _check_max_tokens(body, params.max_tokens, prompts, service.max_model_len)
     check_num_entries(prompts, params, streamed=bool(body.stream))
     options = body.stream_options
     request_id = body.request_id or request.headers.get("x-request-id") or uuid.uuid4().hex
@@ -128,6 +133,22 @@ def generation(
         beams=beam_settings(body, params, service.engine.info.eos_token_ids),
         deadline=request.scope[DEADLINE],
         spend=request.scope[SPEND],
+    )
+
+
+def _check_max_tokens(
+    body: GenerationBody, max_tokens: int | None, prompts: Sequence[Prompt], max_model_len: int
+) -> None:
+    """Refuse what no prompt leaves room for; less is clamped, see params_for_prompt."""
+    if max_tokens is None or max_tokens <= max_model_len:
+        return
+    num_prompt_tokens = max(len(prompt.token_ids) for prompt in prompts)
+    is_chat_name = isinstance(body, ChatBody) and body.max_completion_tokens is not None
+    name = "max_completion_tokens" if is_chat_name else "max_tokens"
+    raise RequestError(
+        f"{name} is too large: {max_tokens}. This model's maximum context length is {max_model_len} tokens, and "
+        f"the prompt has {num_prompt_tokens}: at most {max_model_len - num_prompt_tokens} are left for the output.",
+        param=name,
     )
 
 

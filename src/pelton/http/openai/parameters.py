@@ -10,6 +10,7 @@ from pelton.types import MAX_LOGPROBS, SamplingParams
 
 MAX_STOP_STRING_LENGTH = 4096
 MAX_LOGIT_BIAS = 100.0
+MAX_STOP_TOKENS = 1024
 
 _SAME_NAME = (
     *(
@@ -27,7 +28,7 @@ _SAME_NAME = (
 )
 
 
-def completion_params(body: CompletionBody, *, max_model_len: int, vocab_size: int) -> SamplingParams:
+def completion_params(body: CompletionBody, *, vocab_size: int) -> SamplingParams:
     """Check everything about a completion that does not need its prompt.
 
     Raises:
@@ -38,22 +39,22 @@ def completion_params(body: CompletionBody, *, max_model_len: int, vocab_size: i
         raise _unsupported("suffix")
     if body.prompt_embeds:
         raise _unsupported("prompt_embeds")
-    _check_max_tokens("max_tokens", body.max_tokens, minimum=0 if body.echo else 1, max_model_len=max_model_len)
+    _check_max_tokens("max_tokens", body.max_tokens, minimum=0 if body.echo else 1)
     params = _sampling_params(body, body.max_tokens, body.logprobs, vocab_size)
     if not body.echo or params.logprobs is None:
         return params
     return msgspec.structs.replace(params, prompt_logprobs=max(params.logprobs, params.prompt_logprobs or 0))
 
 
-def chat_params(body: ChatBody, *, max_model_len: int, vocab_size: int) -> SamplingParams:
+def chat_params(body: ChatBody, *, vocab_size: int) -> SamplingParams:
     """Check everything about a chat completion that does not need its messages; see completion_params."""
     _refuse_unsupported(body)
     if body.echo:
         raise RequestError("echo is for completions: a chat's prompt is no part of its answer", param="echo")
     if body.modalities not in (None, [], ["text"]):
         raise _unsupported("modalities")
-    _check_max_tokens("max_tokens", body.max_tokens, minimum=1, max_model_len=max_model_len)
-    _check_max_tokens("max_completion_tokens", body.max_completion_tokens, minimum=1, max_model_len=max_model_len)
+    _check_max_tokens("max_tokens", body.max_tokens, minimum=1)
+    _check_max_tokens("max_completion_tokens", body.max_completion_tokens, minimum=1)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     return _sampling_params(body, max_tokens, _chat_logprobs(body), vocab_size)
 
@@ -79,6 +80,8 @@ def _sampling_params(
         raise RequestError(f"stop: a string is longer than {MAX_STOP_STRING_LENGTH} characters", param="stop")
     _check_stream_options(body)
     _check_labels(body)
+    _check_num_tokens("stop_token_ids", body.stop_token_ids, MAX_STOP_TOKENS)
+    _check_num_tokens("allowed_token_ids", body.allowed_token_ids, vocab_size)
     check_in_vocabulary("stop_token_ids", body.stop_token_ids or (), vocab_size)
     allowed = body.allowed_token_ids
     if allowed is not None:
@@ -99,18 +102,11 @@ def _sampling_params(
     return params if num_choices == 1 else msgspec.structs.replace(params, n=num_choices)
 
 
-def _check_max_tokens(name: str, value: int | None, *, minimum: int, max_model_len: int) -> None:
-    if value is None:
-        return
-    if value < minimum:
+def _check_max_tokens(name: str, value: int | None, *, minimum: int) -> None:
+    """What is above the context length is refused later: with the prompt's length, which the client needs to know."""
+    if value is not None and value < minimum:
         only_echo = "" if minimum == 0 or value < 0 else " (0 only with echo)"
         raise RequestError(f"{name} must be at least {minimum}{only_echo}, got {value}", param=name)
-    if value > max_model_len:
-        raise RequestError(
-            f"{name} is too large: {value}. This model's maximum context length is {max_model_len} tokens, "
-            "prompt and output together.",
-            param=name,
-        )
 
 
 def _check_stream_options(body: GenerationBody) -> None:
@@ -143,6 +139,11 @@ def _logit_bias(given: dict[str, float] | None, vocab_size: int) -> dict[int, fl
     if outside:
         raise _outside_vocabulary("logit_bias", outside, vocab_size)
     return biases
+
+
+def _check_num_tokens(param: str, token_ids: list[int] | None, most: int) -> None:
+    if token_ids is not None and len(token_ids) > most:
+        raise RequestError(f"{param}: at most {most} token ids, got {len(token_ids)}", param=param)
 
 
 def check_in_vocabulary(param: str, token_ids: Iterable[int], vocab_size: int) -> None:
