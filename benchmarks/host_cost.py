@@ -33,6 +33,7 @@ from pelton.http.listener import bind
 from pelton.http.server import run_server
 from pelton.sched.pages import PagePool
 from pelton.sched.scheduler import Scheduler
+from pelton.structured.masks import TokenMasks
 from pelton.types import Plan, Sampled
 
 NUM_PAGES = 8192
@@ -55,7 +56,8 @@ class SleepingRunner:
         time.sleep(max(self._due - time.perf_counter(), 0.0))
         self._due = time.perf_counter() + self._seconds
 
-    def sample(self) -> list[Sampled | None]:
+    def sample(self, masks: TokenMasks | None = None) -> list[Sampled | None]:
+        del masks
         return [
             self._tokens[(self._num_steps + index) % 1024] if row.sample else None
             for index, row in enumerate(self._plan.rows)

@@ -21,6 +21,9 @@ START_SECONDS = 60.0
 # set, so that rounding cannot change the answer.
 _REQUEST = {"prompt": "1 2 3 4 5 6 7 8 9 10 11 12 13 1", "max_tokens": 12, "temperature": 0}
 _ANSWER = "4 15 16 17 1"
+# A small cache, all of whose memory has been used after a few requests; one thread, because several that wait for each
+# other take many times longer on a busy machine.
+_SETTINGS = ("--max-model-len", "2048", "--kv-cache-memory", "128M", "--num-threads", "1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,8 @@ class Canary:
 def running_canary(folder: Path, *arguments: str) -> Iterator[Canary]:
     """A server of one's own, with further flags; most tests share the fixture `canary`. Ends it by SIGTERM."""
     port, log = free_port(), folder / "canary.log"
-    command = [str(Path(sys.executable).with_name("pelton")), "serve", "--port", str(port), "--max-model-len", "2048"]
+    program = str(Path(sys.executable).with_name("pelton"))
+    command = [program, "serve", "--port", str(port), *_SETTINGS]
     with (
         log.open("wb") as output,
         subprocess.Popen([*command, *arguments], stdout=output, stderr=subprocess.STDOUT) as process,

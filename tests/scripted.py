@@ -12,6 +12,7 @@ from pelton.engine.process import run
 from pelton.model_config import ModelInfo
 from pelton.sched.pages import PagePool
 from pelton.sched.scheduler import Scheduler
+from pelton.structured.masks import TokenMasks
 from pelton.tokenizer import Tokenizer
 from pelton.types import Plan, Sampled, TokenLogprobs
 
@@ -38,7 +39,7 @@ class ScriptedRunner:
         if self._before_step is not None:
             self._before_step(plan)
 
-    def sample(self) -> list[Sampled | None]:
+    def sample(self, masks: TokenMasks | None = None) -> list[Sampled | None]:
         return [
             self._next(row.request_id, row.start + row.num_tokens) if row.sample else None for row in self._plan.rows
         ]

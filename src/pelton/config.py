@@ -130,6 +130,12 @@ class EngineConfig:
         group="engine",
         choices=("auto", "bfloat16", "float32", "int8", "fp8"),
     )
+    pooling_type: str = setting(
+        "last",
+        "which hidden states are a text's embedding: of its last token, or the mean over all",
+        group="engine",
+        choices=("last", "mean"),
+    )
     enable_prefix_caching: bool = setting(True, "reuse the KV pages of shared prompt prefixes", group="engine")
 
     host: str = setting("127.0.0.1", "address to listen on", group="server")

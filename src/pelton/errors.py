@@ -12,6 +12,7 @@ class RequestError(ValueError):
         status: HTTP status, 400 unless said otherwise.
         code: the value of the error object's `type`; derived from the status by default.
         retry_after: seconds after which it can be asked for again, of 429 and 503; 1 by default.
+        reason: OpenAI's word for it where clients go by that: the value of the error object's `code`, else the status.
     """
 
     def __init__(
@@ -22,6 +23,7 @@ class RequestError(ValueError):
         status: int = HTTPStatus.BAD_REQUEST,
         code: str | None = None,
         retry_after: float | None = None,
+        reason: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -29,6 +31,7 @@ class RequestError(ValueError):
         self.status = int(status)
         self.code = code or _TYPE_BY_STATUS.get(self.status, "invalid_request_error")
         self.retry_after = retry_after
+        self.reason = reason
 
 
 class EngineDeadError(RuntimeError):

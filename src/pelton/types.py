@@ -8,10 +8,12 @@ import msgspec
 from pelton.errors import RequestError
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+Pooling = Literal["last", "mean"]
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 4
+MIN_REPETITION_PENALTY = 0.01  # scores are divided by it, and must stay numbers
 _INT64 = 2**63
 
 
@@ -24,8 +26,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     `shown_special_ids` are in the text although skip_special_tokens hides the others: marks that a parser must see.
     `logprobs=k` reports the k most likely tokens beside each sampled one, `prompt_logprobs=k` those beside each prompt
     token but the first. `bad_words_ids` are sequences of tokens that the output must not hold. `max_tokens=0` computes
-    the prompt and nothing more. `grammar` is what the output must obey, as
-    llguidance reads it: Lark text or the JSON that stands for several grammars, made by `pelton.structured`.
+    the prompt and nothing more. `grammar` is what the output must obey, as llguidance reads it: Lark text or the JSON
+    that stands for several grammars, made by `pelton.structured`. The output ends with the grammar, `ignore_eos` or
+    not; that only keeps it from ending earlier, where the grammar could go on.
+    `pooling` asks for a vector in the place of an output: the hidden state after the last norm, of the prompt's last
+    token or the mean over all, at length 1. It goes with `max_tokens=0`.
     """
 
     n: int = 1
@@ -51,6 +56,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
     shown_special_ids: tuple[int, ...] = ()
     grammar: str | None = None
+    pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
         self._check_number("temperature", 0.0, 2.0)
@@ -58,7 +64,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         self._check_number("min_p", 0.0, 1.0)
         self._check_number("presence_penalty", -2.0, 2.0)
         self._check_number("frequency_penalty", -2.0, 2.0)
-        self._check_number("repetition_penalty", 0.0, math.inf, open_below=True)
+        self._check_number("repetition_penalty", MIN_REPETITION_PENALTY, 1 / MIN_REPETITION_PENALTY)
         self._check_number("top_k", -1, 2**31 - 1)
         self._check_number("n", 1, MAX_CHOICES)
         if self.greedy and self.n > 1:
@@ -78,6 +84,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             raise RequestError(f"stop: at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}", param="stop")
         if "" in self.stop:
             raise RequestError("stop: an empty string would stop at once; leave it out", param="stop")
+        if self.pooling is not None and self.max_tokens != 0:
+            raise RequestError("pooling gives no output: max_tokens must be 0", param="max_tokens")
         for token, bias in (self.logit_bias or {}).items():
             if not math.isfinite(bias):
                 raise RequestError(f"logit_bias: the value of token {token} must be finite", param="logit_bias")
@@ -99,10 +107,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     def _check_number(self, name: str, low: float, high: float, *, open_below: bool = False) -> None:
         value = getattr(self, name)
         inside = (low < value if open_below else low <= value) and value <= high  # False for NaN
-        if not inside or math.isinf(value):
+        if not inside:
             below = f"above {low}" if open_below else f"at least {low}"
-            above = "" if math.isinf(high) else f" and at most {high}"
-            raise RequestError(f"{name} must be {below}{above}, got {value}", param=name)
+            raise RequestError(f"{name} must be {below} and at most {high}, got {value}", param=name)
 
 
 class NewRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -127,16 +134,25 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     sample: bool
 
 
+class ForcedTokens(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens that a grammar appended to a request, from `position` on: no runner sampled them."""
+
+    request_id: int
+    position: int
+    token_ids: tuple[int, ...]
+
+
 class Plan(msgspec.Struct, frozen=True, array_like=True):
     """One step as plain integers. Rank 0 makes it, every rank runs it.
 
     Rows stand in execution order. `ended` lists requests whose runner state goes before the step; `new` comes with
-    the first row of its request, after that.
+    the first row of its request, after that. `forced` is of requests that the runner knows, with a row or without.
     """
 
     rows: tuple[Row, ...]
     new: tuple[NewRequest, ...] = ()
     ended: tuple[int, ...] = ()
+    forced: tuple[ForcedTokens, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -158,6 +174,8 @@ class Sampled(msgspec.Struct, frozen=True, array_like=True):
     `token_id` is 0 and means nothing in a row that does not sample. `prompt_logprobs` are of the prompt tokens that the
     row's positions predict, where the request asked for them: each prompt token but the first comes once, in order.
     `error_status` is the HTTP status of the error: 400 where the request's own parameters are the cause.
+    `forced_ids` are the tokens that must follow this one, as the engine found by the request's grammar.
+    `vector` is that of a request with `pooling`, float32 in the machine's order, in the row that completes its prompt.
     """
 
     token_id: int
@@ -165,12 +183,15 @@ class Sampled(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
     error_status: int = 500
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    forced_ids: tuple[int, ...] = ()
+    vector: bytes | None = None
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
     """What one step gave one request. The last one of a request has a finish_reason.
 
-    `num_cached_tokens` counts prompt tokens served from the prefix cache. `error` goes with finish_reason "error".
+    `num_cached_tokens` counts prompt tokens served from the prefix cache. `error` goes with finish_reason "error", and
+    with its HTTP status: 400 for what the request itself caused.
     """
 
     request_id: int
@@ -182,6 +203,7 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
     error_status: int = 500
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    vector: bytes | None = None
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,6 +212,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     `text` may lag behind `token_ids` (a partial character, a possible stop string) and is complete with the last delta,
     the one that has a finish_reason. `logprobs` are aligned with `token_ids`. `stop_reason` is the stop string or stop
     token id, None for end-of-sequence. `prompt_logprobs` come in pieces, none later than the first token.
+    `vector` is what `pooling` asked for, float32 in the machine's order.
     A failed request raises instead: finish_reason is never "error" here.
     """
 
@@ -200,6 +223,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: int | str | None = None
     num_cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    vector: bytes | None = None
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

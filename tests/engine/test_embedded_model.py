@@ -169,6 +169,26 @@ def test_greedy_output_equals_transformers_on_the_same_weights(
         assert len(output) == 64 or output[-1] in files.info().eos_token_ids
 
 
+def test_embeddings_equal_the_hidden_states_of_transformers(
+    files: ModelFiles, prompts: list[list[int]], reference: transformers.PreTrainedModel
+) -> None:
+    engine = Harness(files, torch.float32).engine(budget=16)
+    chosen = [prompts[0], prompts[7], prompts[12]]
+    for index, prompt in enumerate(chosen):
+        engine.add(index, prompt, SamplingParams(max_tokens=0, pooling="last"))
+        engine.add(index + 3, prompt, SamplingParams(max_tokens=0, pooling="mean"))
+    vectors: dict[int, bytes | None] = {}
+    while engine.has_work:
+        vectors |= {output.request_id: output.vector for output in engine.step()}
+    for index, prompt in enumerate(chosen):
+        with torch.inference_mode():
+            states = reference.base_model(torch.tensor([prompt])).last_hidden_state[0].double()
+        for request_id, expected in ((index, states[-1]), (index + 3, states.mean(0))):
+            vector = torch.frombuffer(bytearray(vectors[request_id] or b""), dtype=torch.float32).double()
+            assert vector.norm().item() == pytest.approx(1.0, abs=1e-6)
+            assert (vector @ expected / expected.norm()).item() > 0.99999
+
+
 @under("portable", "avx2")
 def test_greedy_output_equals_transformers_on_machines_without_avx512(
     instruction_set: str, files: ModelFiles, prompts: list[list[int]], reference: transformers.PreTrainedModel

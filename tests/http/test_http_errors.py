@@ -82,7 +82,9 @@ SHARED = [
     ({"stop": "x" * 5000}, "stop"),
     ({"stop_token_ids": ["a"]}, "stop_token_ids[0]"),
     ({"stop_token_ids": [10**6]}, "stop_token_ids"),
+    ({"stop_token_ids": [1] * 1025}, "stop_token_ids"),
     ({"allowed_token_ids": []}, "allowed_token_ids"),
+    ({"allowed_token_ids": [1] * 267}, "allowed_token_ids"),
     ({"allowed_token_ids": [10**6]}, "allowed_token_ids"),
     ({"logit_bias": {"1000000": 1, "2000000": 1}}, "logit_bias"),
     ({"logit_bias": {"-5": 1}}, "logit_bias"),
@@ -242,7 +244,9 @@ MALFORMED = {
     "nested": b'{"prompt": "hi", "x": ' + b"[" * 200 + b"]" * 200 + b"}",
     "nested beyond the stack": b'{"prompt": "hi", "x": ' + b"[" * 10**6,
     "nested objects": b'{"a":' * 101 + b"1" + b"}" * 101,
-    "NaN": b'{"prompt": "hi", "temperature": NaN}',
+    "NaN": b"NaN",
+    "NaN and worse": b'{"prompt": "hi", "temperature": NaN',
+    "a name like NaN": b'{"prompt": "NaN", "Infinity": }',
     "GBK": '{"prompt": "你好"}'.encode("gbk"),
     "a lone surrogate": b'{"prompt": "\\ud83d"}',
     "a low surrogate": b'{"prompt": "\\udc00 and more text"}',
@@ -272,6 +276,22 @@ def test_a_number_beyond_any_type_is_a_400(client: Client, field: str, number: b
     body = b'{"prompt": "hi", "%s": %s}' % (field.encode(), number)
     response = client.request("POST", COMPLETIONS, content=body, headers={"Content-Type": "application/json"})
     assert_refused(response, 400, field, "out of range")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "place"),
+    [
+        (b'"temperature": NaN', "temperature", "temperature"),
+        (b'"top_p": -Infinity', "top_p", "top_p"),
+        (b'"logit_bias": {"5": 1.0, "7": NaN}', "logit_bias", "logit_bias.7"),
+        (b'"stop_token_ids": [1, Infinity]', "stop_token_ids", "stop_token_ids.1"),
+        (b'"unknown": {"deep": [[NaN]]}', "unknown", "unknown.deep.0.0"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_named(client: Client, fields: bytes, param: str, place: str):
+    body = b'{"prompt": "hi", ' + fields + b"}"
+    response = client.request("POST", COMPLETIONS, content=body, headers={"Content-Type": "application/json"})
+    assert_refused(response, 400, param, f"{place}: numbers must be finite")
 
 
 def test_brackets_inside_strings_are_no_nesting(client: Client):

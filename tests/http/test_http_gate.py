@@ -32,7 +32,7 @@ def test_without_a_valid_key_everything_but_probes_is_a_401(
     headers = {} if header is None else {"Authorization": header}
     response = Client.of(engine).request(method, path, headers=headers)
     assert response.status_code == 401
-    assert response.json()["error"]["type"] == "AuthenticationError"
+    assert response.json()["error"]["type"].replace("_", "").lower() == "authenticationerror"
     assert engine.calls == []
 
 

@@ -162,6 +162,52 @@ def test_instructions_and_opening_system_messages_are_one_system_message():
     )
 
 
+def turns(num_turns: int, size: int) -> list[dict[str, str]]:
+    """Turns of a number and two messages of `size` characters each, which are as many tokens."""
+    return [
+        {"role": role, "content": f"{number:03}".ljust(size, ".")}
+        for number in range(num_turns)
+        for role in ("user", "assistant")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "first"),
+    [
+        ({}, 8),  # a quarter of 2,048 tokens is left for the output
+        ({"max_output_tokens": 48}, 6),
+        ({"max_output_tokens": 2000}, 14),
+        ({"max_output_tokens": 2048}, 14),
+        ({"instructions": "x" * 300}, 9),
+    ],
+)
+def test_truncation_drops_the_oldest_turns(fields: dict[str, Any], first: int):
+    engine, client = scripted("x")
+    items = [*turns(14, 100), {"role": "user", "content": "last"}]
+    parse_response(client.post(URL, {"input": items, "truncation": "auto", **fields}))
+    shown = prompt_text(engine)
+    system = said("system", fields["instructions"]) if "instructions" in fields else ""
+    rest = shown.removeprefix(system)
+    assert shown.startswith(system)
+    assert rest.startswith(said("user", f"{first:03}".ljust(100, ".")) if first < 14 else said("user", "last"))
+    assert rest.endswith(said("user", "last") + ASSISTANT)
+    room = min(fields.get("max_output_tokens", 512), 2047)
+    for count, fits in ((0, True), (1, False)):  # one turn more would not have fitted
+        dropped = items[2 * (first - count) :]
+        text = system + "".join(said(item["role"], item["content"]) for item in dropped) + ASSISTANT
+        assert (len(engine.ids(text)) <= 2048 - room) is fits or first == 14
+
+
+def test_truncation_leaves_what_fits_and_refuses_a_last_turn_that_does_not():
+    engine, client = scripted("x")
+    parse_response(client.post(URL, {"input": turns(3, 50), "truncation": "auto"}))
+    assert prompt_text(engine).startswith(said("user", "000".ljust(50, ".")))
+    items = [*turns(3, 50), {"role": "user", "content": "x" * 3000}]
+    answer = client.post(URL, {"input": items, "truncation": "auto"})
+    assert answer.status_code == 400 and error_of(answer)["param"] == "input"
+    assert "maximum context length is 2048" in error_of(answer)["message"]
+
+
 def test_an_unfinished_assistant_message_at_the_end_is_continued():
     engine, client = scripted("x")
     items = [
@@ -301,7 +347,8 @@ ALLOWED = {"type": "allowed_tools", "tools": [{"type": "function", "name": "x"}]
             "input[0].content[0].type",
             "'input_image' is not supported",
         ),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "'item_reference' is not supported"),
+        ({"input": [{"type": "mcp_call", "id": "x"}]}, "input[0].type", "'mcp_call' is not supported"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].id", "a string"),
         ({"input": [{**CALL, "name": 5}]}, "input[0].name", "a string"),
         ({"input": [{**CALL, "arguments": "[]"}]}, "input[0].arguments", "JSON text of an object"),
         (
@@ -368,7 +415,7 @@ def test_errors_name_the_field(fields: dict[str, Any], param: str | None, part: 
     "fields",
     [
         {"made_up": 1},
-        {"input": [{**MESSAGE, "made_up": 1}]},
+        {"input": [{**MESSAGE, "type": None, "made_up": 1}]},
         dict.fromkeys(("tools", "tool_choice", "text", "reasoning", "include", "metadata", "store", "stop")),
         {"include": ["reasoning.encrypted_content", "web_search_call.action.sources"]},
         {"service_tier": "flex", "prompt_cache_retention": "24h", "stream_options": None},

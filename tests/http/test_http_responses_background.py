@@ -1,6 +1,7 @@
 """Responses on a real server: in the background, resumed, cancelled, drained; and clients that hang up."""
 
 import asyncio
+import dataclasses
 import json
 from typing import Any
 
@@ -182,12 +183,30 @@ def test_draining_waits_for_responses_in_the_background():
 
 def test_responses_in_the_background_are_aborted_at_the_end_of_the_drain():
     engine = FakeEngine(delay=0.02)
-    engine.config = type(engine.config)(max_model_len=2048, served_model_name="tiny", shutdown_timeout=0.1)
+    engine.config = dataclasses.replace(engine.config, shutdown_timeout=0.1)
 
     async def scenario(running: Running) -> None:
         await running.client.post(URL, json={**LONG, "background": True})
         running.terminate()
         await until(lambda: engine.num_live == 0)
         assert engine.calls[-1].ended == "abort"
+
+    assert serving(engine, scenario) == 0
+
+
+def test_responses_in_the_background_count_for_the_limit_of_their_key():
+    engine = FakeEngine(delay=0.01)
+    engine.config = dataclasses.replace(engine.config, max_concurrent_requests=1, request_timeout=0.4)
+
+    async def scenario(running: Running) -> None:
+        queued = parse_response(await running.client.post(URL, json={**LONG, "background": True}))
+        assert (await running.client.post(URL, json=LONG)).status_code == 429
+        await running.client.post(f"{URL}/{queued['id']}/cancel")
+        queued = parse_response(await running.client.post(URL, json={**LONG, "background": True}))
+        failed = await wait_for(running, queued["id"], "failed")
+        assert failed["error"]["message"] == "The request was not finished after 0.4 s, the time allowed"
+        assert failed["error"]["code"] == "server_error" and engine.num_live == 0
+        short = {"input": "hi", "max_output_tokens": 1}
+        assert (await running.client.post(URL, json=short)).status_code == 200
 
     assert serving(engine, scenario) == 0

@@ -53,7 +53,7 @@ def test_create_retrieve_go_on_and_delete():
             await client.responses.retrieve(first.id)
         with pytest.raises(openai.BadRequestError) as error:
             await client.responses.create(model="tiny", input="hi", previous_response_id=first.id)
-        assert error.value.param == "previous_response_id"
+        assert (error.value.param, error.value.code) == ("previous_response_id", "previous_response_not_found")
 
     using(engine, use)
 

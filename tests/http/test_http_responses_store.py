@@ -109,6 +109,28 @@ def test_calls_of_an_earlier_response_get_their_outputs(monkeypatch: pytest.Monk
     assert error_of(answer)["param"] == "input[0].call_id"
 
 
+def test_items_can_be_referred_to_as_long_as_their_response_is_kept(monkeypatch: pytest.MonkeyPatch):
+    chats = bracketed(monkeypatch)
+    _, client = scripted("[hm]<f:>x")
+    first = create(client, input="go")
+    items = [
+        {"role": "user", "content": "go"},
+        *({"type": "item_reference", "id": item["id"]} for item in first["output"][:2]),
+        {"type": "function_call_output", "call_id": "call_1", "output": "1"},
+    ]
+    create(client, input=items)
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}}
+    assert chats[1].messages == [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "1"},
+    ]
+    client.request("DELETE", f"{URL}/{first['id']}")
+    answer = client.post(URL, {"input": items})
+    assert answer.status_code == 404 and error_of(answer)["param"] == "input[1].id"
+    assert f"Item with id '{first['output'][0]['id']}' not found" in error_of(answer)["message"]
+
+
 def test_a_call_cut_short_is_left_out_of_the_conversation(monkeypatch: pytest.MonkeyPatch):
     chats = bracketed(monkeypatch)
     _, client = scripted("x<f:abc")
@@ -123,7 +145,8 @@ def test_an_unknown_previous_response_is_named():
     answer = client.post(URL, {"input": "hi", "previous_response_id": "resp_gone"})
     assert answer.status_code == 400
     assert error_of(answer)["message"] == "Previous response with id 'resp_gone' not found."
-    assert error_of(answer)["type"] == "previous_response_not_found"
+    assert error_of(answer)["code"] == "previous_response_not_found"
+    assert error_of(answer)["type"] == "BadRequestError"
 
 
 def listed(client: Client, response_id: str, query: str = "") -> dict[str, Any]:

@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 
 from pelton.errors import RequestError
+from pelton.http.openai.parts import Reasoning, Text
+from pelton.http.openai.responses_api.tokens import ReasoningCounter
+from pelton.types import Delta, SamplingParams
 
 from bracketed import URL, bracketed, error_of, parse_event_stream, parse_response, scripted
+from fakes import tiny_tokenizer
 
 BODY: dict[str, Any] = {"input": "hi", "stream": True}
 
@@ -206,3 +210,15 @@ def test_an_error_in_the_middle_of_a_whole_answer_is_a_plain_one():
     _, client = scripted("abcdef", fail_after=2)
     answer = client.post(URL, {"input": "hi"})
     assert answer.status_code == 500 and error_of(answer)["message"] == "Internal server error"
+
+
+def test_a_token_that_is_reasoning_in_part_counts_and_a_hidden_one_does_not():
+    tokenizer = tiny_tokenizer()
+    counter = ReasoningCounter(tokenizer, SamplingParams())
+    (mixed,) = tokenizer.encode("DEF", add_special_tokens=False)
+    hidden, (letter,) = tokenizer.eos_token_ids[0], tokenizer.encode("x", add_special_tokens=False)
+    counter.push(Delta(text="DEF", token_ids=(mixed,)), [Text("D"), Reasoning("EF")])
+    counter.push(Delta(text="xxxx", token_ids=(hidden, letter, letter, letter, letter)), [Reasoning("xxx"), Text("x")])
+    assert counter.num_tokens == 4
+    counter.push(Delta(text="x", token_ids=(letter,), finish_reason="length"), [Reasoning("x")])
+    assert counter.num_tokens == 5

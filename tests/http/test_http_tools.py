@@ -64,7 +64,10 @@ def merged(events: list[dict[str, Any]], index: int = 0) -> dict[str, Any]:
     content = "".join(delta.get("content", "") for delta in deltas)
     reasoning = "".join(delta.get("reasoning", "") for delta in deltas)
     reason = choices[-1]["finish_reason"]
-    message: dict[str, Any] = {"role": "assistant", "content": content or (None if reason == "tool_calls" else "")}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": content or (None if calls and reason != "stop" else ""),
+    }
     if reasoning:
         message["reasoning"] = reasoning
     if calls:
@@ -193,6 +196,56 @@ def test_no_tool_choice_shows_no_tools_and_reads_no_calls():
     assert both(client, {"messages": BODY["messages"], "tool_choice": "none"})["finish_reason"] == "stop"
 
 
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=str)
+def test_enforced_calls_are_all_there_is(choice: object):
+    """TOL-05. The grammar is the engine's affair; what must be seen here is that it gets one."""
+    engine, client = scripted(TWO)
+    answer = both(client, {**BODY, "tool_choice": choice})
+    names = ["get_weather"] if choice == NAMED else ["get_weather", "get_time"]
+    assert [name for name, _ in calls_of(answer)] == names
+    assert answer["finish_reason"] == ("stop" if choice == NAMED else "tool_calls")
+    assert answer["message"]["content"] == ("" if choice == NAMED else None)
+    grammar = engine.calls[-1].params.grammar or ""
+    assert grammar.startswith("start:")
+    assert [name in grammar for name in ("get_weather", "get_time")] == [True, choice == "required"]
+
+
+def test_an_enforced_call_that_is_cut_before_its_name_is_no_text():
+    _, client = scripted(TWO)
+    choice = both(client, {**BODY, "tool_choice": "required", "max_tokens": 20})
+    assert choice == {"message": {"role": "assistant", "content": ""}, "finish_reason": "length"}
+
+
+def test_pythonic_models_write_enforced_calls_as_json():
+    engine, client = scripted(STYLED["llama3_json"], tool_call_parser="pythonic")
+    assert len(calls_of(both(client, {**BODY, "tool_choice": "required"}))) == 2
+    assert '\\"parameters\\": ' in (engine.calls[-1].params.grammar or "")
+
+
+def test_free_turns_have_no_grammar_and_strict_tools_bring_one():
+    engine, client = scripted("a")
+    both(client, BODY)
+    assert engine.calls[-1].params.grammar is None
+    strict = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
+    both(client, {**BODY, "tools": [strict]})
+    assert "call: trigger" in (engine.calls[-1].params.grammar or "")
+
+
+def test_a_constrained_answer_comes_after_reasoning_or_gives_way_to_calls():
+    engine, client = scripted("a", reasoning_parser="qwen3")
+    body = {"messages": BODY["messages"], "structured_outputs": {"regex": "[0-9]+"}}
+    both(client, body)
+    assert "reasoning GAP?" in (engine.calls[-1].params.grammar or "")
+    engine, client = scripted("a")
+    both(client, {**BODY, **body})
+    assert "| @answer)" in (engine.calls[-1].params.grammar or "")
+    both(client, {**BODY, **body, "tool_choice": "none"})
+    assert (engine.calls[-1].params.grammar or "").startswith("start: /")
+
+
 def test_a_turn_without_calls_is_text():
     _, client = scripted("No call, but <b>markup</b>. ")
     assert both(client, BODY) == {
@@ -309,7 +362,7 @@ def assistant(call: object) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": call}]}
 
 
-NAMED = {"type": "function", "function": {"name": "get_weather"}}
+BAD_SCHEMA = {"type": "object", "properties": {"a": {"$ref": "https://example.com/a"}}}
 CALL = "messages[1].tool_calls[0]"
 
 
@@ -336,6 +389,13 @@ CALL = "messages[1].tool_calls[0]"
         ({"tool_choice": {"type": "function"}}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "get_wether"}}}, "tool_choice"),
         ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
+        ({"tool_choice": NAMED, "structured_outputs": {"regex": "a"}}, "tool_choice"),
+        (
+            {"tool_choice": "required", **function(parameters=BAD_SCHEMA)},
+            "tools[0].function.parameters",
+        ),
+        (function(parameters=BAD_SCHEMA, strict=True), "tools[0].function.parameters"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"function_call": {"name": "f"}}, "function_call"),
         ({"reasoning_effort": "huge"}, "reasoning_effort"),

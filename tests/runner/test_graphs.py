@@ -17,7 +17,7 @@ SIZE = 32
 
 
 class Steps:
-    """Batches of any size in one place, a "model" that normalizes a row for each token, and a count of its passes."""
+    """Batches of any shape in one place, a "model" that normalizes a row for each token, and a count of its passes."""
 
     def __init__(self, change: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
         self.scratch = Scratch(CPU)
@@ -35,11 +35,11 @@ class Steps:
         rms_norm(self.table, self.weight, 1e-5, rows=batch.token_ids, out=out)
         return out if self.change is None else self.change(out)
 
-    def run(self, token_ids: list[int], memory: object = None) -> torch.Tensor:
+    def run(self, token_ids: list[int], memory: object = None, num_rows: int = 1) -> torch.Tensor:
         ids = self.token_ids[: len(token_ids)]
         ids.copy_(torch.tensor(token_ids))
-        empty = torch.empty(0)
-        return self.graphs.run(Batch(ids, empty, empty, empty, empty, empty, empty), memory).clone()
+        empty, lens = torch.empty(0), torch.empty(num_rows)
+        return self.graphs.run(Batch(ids, empty, empty, empty, lens, empty, empty), memory).clone()
 
     def expected(self, token_ids: list[int]) -> torch.Tensor:
         return rms_norm(self.table, self.weight, 1e-5, rows=torch.tensor(token_ids))
@@ -59,6 +59,28 @@ def test_each_size_has_its_own_recording():
         for ids in ([step], [step, 7], [3, step]):
             assert torch.equal(steps.run(ids), steps.expected(ids))
     assert steps.num_passes == 2 + 2 + 1
+
+
+def test_steps_of_as_many_tokens_in_other_rows_have_their_own_recording():
+    steps = Steps()
+    for step in range(6):
+        for num_rows in (3, 2):
+            ids = [step, step + 1, step + 2]
+            assert torch.equal(steps.run(ids, num_rows=num_rows), steps.expected(ids))
+    assert steps.num_passes == 2 + 2 + 1
+
+
+def test_the_recordings_used_last_are_kept(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pelton.runner.graphs._MAX_RECORDED", 2)
+    steps = Steps()
+    for ids in ([1], [1, 2], [1], [1, 2], [1], [1, 2, 3], [1, 2, 3]):  # the third shape takes the place of the second
+        steps.run(ids)
+    before = steps.num_passes
+    for ids in ([1], [1, 2, 3]):
+        assert torch.equal(steps.run(ids), steps.expected(ids))
+    assert steps.num_passes == before
+    steps.run([1, 2])
+    assert steps.num_passes == before + 1
 
 
 def test_a_recording_is_not_run_when_the_memory_has_changed():

@@ -75,6 +75,24 @@ def test_a_bias_of_100_forces_and_one_of_minus_100_forbids() -> None:
     assert forbidden[best] == -math.inf
 
 
+@pytest.mark.parametrize("penalty", [1e-320, 1e-40, 1e38, 1e308])
+def test_penalties_of_any_size_leave_numbers(penalty: float) -> None:
+    logits = random_logits(13)
+    logits[5] = 0.0
+    best = int(logits.argmax())
+    adjusted = adjust_logits(logits[None], [state_with([5, best], [], repetition_penalty=penalty)], [2], [])[0]
+    assert torch.isfinite(adjusted).all()
+    assert int(adjusted.argmax()) == best if penalty < 1 else adjusted[best] == pytest.approx(0.0)
+
+
+def test_thousands_of_biases_are_added_at_once() -> None:
+    logits = random_logits(14)
+    biases = {token: (-100.0 if token % 2 else 0.5) for token in range(VOCABULARY)}
+    adjusted = adjust_logits(logits[None], [state_with([1], [], logit_bias=biases)], [1], [])[0]
+    assert torch.equal(adjusted[::2], logits[::2] + 0.5)
+    assert torch.isinf(adjusted[1::2]).all()
+
+
 def test_allowed_tokens_and_minimum_length() -> None:
     logits = random_logits(10)
     allowed = adjust_logits(logits[None], [state_with([1], [], allowed_token_ids=(4, 8))], [1], [2])[0]

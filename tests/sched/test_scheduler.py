@@ -132,6 +132,8 @@ def test_an_aborted_request_frees_its_pages_at_once_and_ends_once() -> None:
     assert output.finish_reason == "abort"
     assert scheduler.stats().num_used_pages == 0
     assert scheduler.abort(1) is None
+    assert scheduler.schedule() == Plan(())  # nothing to run: what ended waits for the next plan with rows
+    scheduler.add(2, [1], params())
     assert scheduler.schedule().ended == (1,)
 
 

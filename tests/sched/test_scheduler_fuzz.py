@@ -1,18 +1,22 @@
-"""Random workloads through the scheduling core against a sequential reference, and planted bugs that it must see."""
+"""Random workloads through the scheduling core against a sequential reference, and planted bugs that it must see.
+
+Some requests are constrained as by a grammar: held at first, with forced tokens after sampled ones, sometimes late.
+"""
 
 import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from pelton.sched.pages import PagePool
 from pelton.sched.request import Request
 from pelton.sched.scheduler import Scheduler
-from pelton.types import Output, Plan, Sampled, SamplingParams
+from pelton.types import ForcedTokens, Output, Plan, Row, Sampled, SamplingParams
 
-from sequential import EOS, VOCABULARY, SlotRunner, reference
+from sequential import EOS, VOCABULARY, SlotRunner, forced_after, reference
 
 NUM_REQUESTS = 25
 NUM_SEEDS = 250
@@ -26,11 +30,13 @@ class Outcome:
     num_preemptions: int = 0
     num_prefix_hits: int = 0
     num_aborts: int = 0
+    num_forced: int = 0
+    num_late: int = 0
     expected: dict[int, list[int]] = field(default_factory=dict)
 
 
 class Workload:
-    """25 requests with shared prefixes, random sizes, pool, budget, priorities, salts and aborts, all from one seed."""
+    """25 requests with shared prefixes, random sizes, pool, budget, priorities, salts, grammars, aborts, by a seed."""
 
     def __init__(self, seed: int, overlap: int) -> None:
         self.rng = random.Random(seed)
@@ -51,6 +57,9 @@ class Workload:
         self.in_flight: deque[tuple[Plan, list[Sampled | None]]] = deque()
         self.streamed: dict[int, list[int]] = {}
         self.finished: dict[int, str] = {}
+        self.prompts: dict[int, list[int]] = {}
+        self.constrained: set[int] = set()
+        self.held: list[int] = []
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
@@ -59,6 +68,7 @@ class Workload:
             while to_add and self.rng.random() < 0.5:
                 self.add(to_add.popleft())
             self.maybe_abort()
+            self.maybe_release()
             self.step()
             self.check()
             if not (to_add or self.scheduler.has_work or self.in_flight):
@@ -70,18 +80,36 @@ class Workload:
 
     def add(self, request_id: int) -> None:
         tail = [self.rng.randrange(1, VOCABULARY) for _ in range(self.rng.randrange(1, 6))]
-        prompt = self.shared[: self.rng.randrange(12)] + tail
+        prompt = self.beginning() + tail
         max_tokens = self.rng.choice([1, 4, 12, 30])
         if len(prompt) >= self.capacity:
             with pytest.raises(ValueError, match="leaves no room"):
                 self.scheduler.add(request_id, prompt, SamplingParams(max_tokens=max_tokens))
             return
         max_tokens = min(max_tokens, self.capacity - len(prompt))
-        self.outcome.expected[request_id] = reference(prompt, max_tokens)
+        constrained = self.rng.random() < 0.4
+        self.prompts[request_id] = prompt
+        if constrained:
+            self.constrained.add(request_id)
+            self.held.append(request_id)
+        self.outcome.expected[request_id] = reference(prompt, max_tokens, constrained=constrained)
         self.streamed[request_id] = []
-        params = SamplingParams(max_tokens=max_tokens)
+        params = SamplingParams(max_tokens=max_tokens, grammar="any" if constrained else None)
         salt = self.rng.choice([b"", b"other tenant"])
-        self.scheduler.add(request_id, prompt, params, priority=self.rng.choice([0, 0, 1]), salt=salt)
+        priority = self.rng.choice([0, 0, 1])
+        self.scheduler.add(request_id, prompt, params, priority=priority, salt=salt, held=constrained)
+
+    def beginning(self) -> list[int]:
+        """Of a prompt: what others share, or a request before it and a part of its output, as in a conversation."""
+        if self.prompts and self.rng.random() < 0.2:
+            earlier = self.rng.choice(list(self.prompts))
+            output = self.outcome.expected[earlier]
+            return self.prompts[earlier] + output[: self.rng.randrange(len(output) + 1)]
+        return self.shared[: self.rng.randrange(12)]
+
+    def maybe_release(self) -> None:
+        if self.held and self.rng.random() < 0.5:
+            self.scheduler.release(self.held.pop(self.rng.randrange(len(self.held))))
 
     def maybe_abort(self) -> None:
         running = [request_id for request_id in self.streamed if request_id not in self.finished]
@@ -93,10 +121,28 @@ class Workload:
 
     def step(self) -> None:
         plan = self.scheduler.schedule()
+        idle = not (plan.rows or self.in_flight or self.held)
+        assert not (idle and self.scheduler.has_work), "a request that never runs again"
         if plan.rows:
-            self.in_flight.append((plan, self.runner.run(plan)))
+            late = {
+                row.request_id for row in plan.rows if row.request_id in self.constrained and self.rng.random() < 0.1
+            }
+            sampled = self.runner.run(plan, late)
+            self.in_flight.append(
+                (plan, [self.force(row, sample) for row, sample in zip(plan.rows, sampled, strict=True)])
+            )
+            self.outcome.num_late += len(late)
         if self.in_flight and (len(self.in_flight) > self.overlap or not plan.rows):
             self.record(self.scheduler.commit(*self.in_flight.popleft()))
+
+    def force(self, row: Row, sample: Sampled | None) -> Sampled | None:
+        """The sample of a row with what its grammar appends."""
+        if sample is None or row.request_id not in self.constrained:
+            return sample
+        context = [self.runner.tokens[row.request_id][position] for position in range(row.start + row.num_tokens + 1)]
+        forced = forced_after(context)
+        self.outcome.num_forced += len(forced)
+        return msgspec.structs.replace(sample, forced_ids=tuple(forced))
 
     def check(self) -> None:
         self.scheduler.check()
@@ -141,6 +187,8 @@ def test_every_workload_gives_what_each_request_gives_alone(overlap: int) -> Non
     assert sum(outcome.num_preemptions for outcome in outcomes) > 100
     assert sum(outcome.num_prefix_hits for outcome in outcomes) > 100
     assert sum(outcome.num_aborts for outcome in outcomes) > 100
+    assert sum(outcome.num_forced for outcome in outcomes) > 1000
+    assert sum(outcome.num_late for outcome in outcomes) > 100
 
 
 def publish_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +281,54 @@ def leak_on_abort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PagePool, "acquire", acquire_twice)
 
 
+def keep_forced_tokens_from_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = Scheduler.schedule
+    monkeypatch.setattr(Scheduler, "schedule", lambda self: msgspec.structs.replace(schedule(self), forced=()))
+
+
+def send_forced_tokens_of_ended_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = Scheduler._accept
+
+    def accept_and_send(self: Scheduler, request: Request, row: Row, sample: Sampled) -> Output:
+        output = accept(self, request, row, sample)
+        self._forced[request.id] = ForcedTokens(request.id, row.start + row.num_tokens + 1, output.token_ids[1:])
+        return output
+
+    monkeypatch.setattr(Scheduler, "_accept", accept_and_send)
+
+
+def publish_forced_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = Scheduler._accept
+
+    def accept_and_publish(self: Scheduler, request: Request, row: Row, sample: Sampled) -> Output:
+        output = accept(self, request, row, sample)
+        if request.pages:
+            self._publish(request, min(len(request.token_ids), len(request.pages) * self._pool.page_size))
+        return output
+
+    monkeypatch.setattr(Scheduler, "_accept", accept_and_publish)
+
+
+def run_ahead_of_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wants_step(self: Request) -> bool:
+        return self.num_computed < self.num_total < self.num_prompt + self.max_tokens
+
+    monkeypatch.setattr(Request, "wants_step", property(wants_step))
+
+
+def forget_late_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = Scheduler.commit
+
+    def commit_and_forget(self: Scheduler, plan: Plan, sampled: list[Sampled | None]) -> list[Output]:
+        outputs = commit(self, plan, sampled)
+        for row, sample in zip(plan.rows, sampled, strict=True):
+            if row.sample and sample is None and row.request_id in self._requests:
+                self._requests[row.request_id].num_computed += 1
+        return outputs
+
+    monkeypatch.setattr(Scheduler, "commit", commit_and_forget)
+
+
 PLANTED = [
     (publish_too_early, 0),
     (free_pages_in_flight, 1),
@@ -242,6 +338,11 @@ PLANTED = [
     (leave_nothing_to_compute, 0),
     (match_one_page_too_many, 0),
     (leak_on_abort, 0),
+    (keep_forced_tokens_from_the_runner, 0),
+    (send_forced_tokens_of_ended_requests, 0),
+    (publish_forced_tokens, 0),
+    (run_ahead_of_a_grammar, 1),
+    (forget_late_rows, 0),
 ]
 
 

@@ -295,7 +295,7 @@ def written(style: str, calls: list[tuple[str, dict[str, object]]], *, ascii_onl
             return "[" + ", ".join(f"{name}({items})" for (name, _), items in zip(calls, lists, strict=True)) + "]"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     style=st.sampled_from(sorted(READERS)),
     calls=st.lists(st.tuples(st.sampled_from(["f", "g", "get_weather"]), ARGUMENTS), min_size=1, max_size=3),
@@ -314,7 +314,7 @@ def test_any_arguments_come_back(style: str, calls, ascii_only: bool, sizes: lis
     assert [(name, json.loads(arguments)) for name, arguments in joined.calls] == calls
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     style=st.sampled_from(sorted(READERS)),
     tokens=st.lists(

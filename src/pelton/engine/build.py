@@ -1,5 +1,7 @@
 """Wires an Engine from its parts: model, weights, KV cache, runner, scheduler."""
 
+import functools
+import importlib
 import logging
 import os
 import time
@@ -9,6 +11,7 @@ import torch
 
 from pelton.config import EngineConfig, chosen
 from pelton.engine.engine import Engine
+from pelton.engine.grammars import Compiler, Grammars
 from pelton.layers.context import LayerContext
 from pelton.layers.scratch import Scratch
 from pelton.model_config import ModelInfo
@@ -50,7 +53,16 @@ def build_engine(config: EngineConfig, info: ModelInfo, path: Path) -> Engine:
         enable_prefix_caching=config.enable_prefix_caching,
     )
     logger.info("weights loaded in %.2f s, %d pages of KV", time.monotonic() - started, num_pages)
-    return Engine(scheduler, Runner(model, kv, info, config.page_size, context))
+    grammars = Grammars(functools.partial(load_compiler, info, path), info.vocab_size, info.eos_token_ids)
+    return Engine(scheduler, Runner(model, kv, info, config.page_size, context), grammars)
+
+
+def load_compiler(info: ModelInfo, path: Path) -> Compiler:
+    """What compiles grammars for the model at `path`. Imports the tokenizer, which an engine starts faster without."""
+    model_files = importlib.import_module("pelton.weights.model_files")
+    matcher = importlib.import_module("pelton.structured.matcher")
+    tokenizer = model_files.ModelFiles(path).tokenizer()
+    return matcher.CompiledGrammars(tokenizer, info.vocab_size, info.eos_token_ids)
 
 
 def load_model(config: EngineConfig, info: ModelInfo, path: Path) -> tuple[LlamaForCausalLM, LayerContext]:

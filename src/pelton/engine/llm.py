@@ -3,9 +3,10 @@
 import contextlib
 import itertools
 import random
+from array import array
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -13,10 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pelton.config import EngineConfig, chosen
 from pelton.engine.build import build_engine
 from pelton.engine.checks import check_request
-from pelton.engine.delta import to_delta
+from pelton.engine.delta import request_error, to_delta
 from pelton.engine.describe import describe
 from pelton.engine.text import TextStream
-from pelton.types import EngineStats, FinishReason, Output, SamplingParams, TokenLogprobs
+from pelton.types import EngineStats, FinishReason, Output, Pooling, SamplingParams, TokenLogprobs
 
 Prompt = str | Sequence[int]
 
@@ -37,7 +38,8 @@ class CompletionOutput:
 class RequestOutput:
     """What one prompt gave; `outputs` has params.n choices.
 
-    `prompt_logprobs` has an entry a prompt token, the first of them None, where asked for.
+    `prompt_logprobs` has an entry a prompt token, the first of them None, where asked for, and `vector` is float32 in
+    the machine's order.
     """
 
     prompt: str | None
@@ -45,6 +47,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     num_cached_tokens: int = 0
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    vector: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -123,6 +126,17 @@ class LLM:
         text = self.tokenizer.apply_chat_template([dict(message) for message in messages])
         return self.generate([self.tokenizer.encode(text, add_special_tokens=False)], params, use_tqdm=use_tqdm)
 
+    def embed(self, prompts: Prompt | Sequence[Prompt], *, use_tqdm: bool = False) -> list[list[float]]:
+        """A vector of length 1 for every prompt: its last hidden state, pooled as `pooling_type` says.
+
+        Args:
+            prompts: texts or token id lists.
+            use_tqdm: show a progress bar.
+        """
+        params = SamplingParams(max_tokens=0, pooling=cast("Pooling", self.config.pooling_type))
+        results = self.generate(prompts, params, use_tqdm=use_tqdm)
+        return [array("f", chosen(result.vector)).tolist() for result in results]
+
     def _submit(
         self, prompt: Prompt, ids: list[int], params: SamplingParams, choices: dict[int, _Choice]
     ) -> RequestOutput:
@@ -150,7 +164,9 @@ class LLM:
         if choice is None:  # ended by a stop string in the step before
             return False
         if output.finish_reason == "error":
-            raise RuntimeError(f"the request failed: {output.error}")
+            for request_id in choices:
+                self._engine.abort(request_id)
+            raise request_error(output)
         delta = to_delta(choice.text, output)
         completion = choice.output
         completion.text += delta.text
@@ -160,6 +176,8 @@ class LLM:
         choice.request.num_cached_tokens = max(choice.request.num_cached_tokens, delta.num_cached_tokens)
         if choice.request.prompt_logprobs is not None:
             choice.request.prompt_logprobs += delta.prompt_logprobs or ()
+        if delta.vector is not None:
+            choice.request.vector = delta.vector
         if delta.finish_reason is None:
             return False
         completion.finish_reason, completion.stop_reason = delta.finish_reason, delta.stop_reason

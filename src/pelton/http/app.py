@@ -13,6 +13,8 @@ from pelton.config import EngineConfig
 from pelton.engine.protocol import EngineClient
 from pelton.errors import EngineDeadError, RequestError
 from pelton.http import invocations, probes
+from pelton.http.anthropic.errors import error_body_for
+from pelton.http.anthropic.messages import ROUTES as MESSAGE_ROUTES
 from pelton.http.errors import as_request_error, error_response
 from pelton.http.gate import Gate, Lifecycle
 from pelton.http.limits import HEADERS, Clock, Limits
@@ -34,7 +36,7 @@ from pelton.http.openapi import openapi_route
 from pelton.http.routes import EVENTS, JSON, Route, starlette_routes
 from pelton.http.service import Service, root_model_name
 from pelton.http.text_pool import TextPool
-from pelton.structured.compiler import GrammarCompiler
+from pelton.structured.checker import GrammarChecker
 from pelton.types import JsonObject
 
 _POSTS = (
@@ -44,6 +46,7 @@ _POSTS = (
         endpoint=completions.create_completion,
         summary="Continue one prompt or several",
         body=CompletionBody,
+        required=("prompt",),
         answers={JSON: Completion, EVENTS: Completion},
     ),
     Route(
@@ -52,6 +55,7 @@ _POSTS = (
         endpoint=chat.create_chat_completion,
         summary="Answer a chat",
         body=ChatBody,
+        required=("messages",),
         answers={JSON: ChatCompletion, EVENTS: ChatChunk},
     ),
     Route(
@@ -140,7 +144,7 @@ _INVOCATIONS = Route(
     body=JsonObject,
     answers={JSON: JsonObject, EVENTS: JsonObject},
 )
-_ALL = (*_POSTS, *RESPONSE_ROUTES, _INVOCATIONS, *_GETS)
+_ALL = (*_POSTS, *RESPONSE_ROUTES, *MESSAGE_ROUTES, _INVOCATIONS, *_GETS)
 ROUTES = (*_ALL, openapi_route(_ALL))
 
 
@@ -154,9 +158,8 @@ def create_app(engine: EngineClient, lifecycle: Lifecycle | None = None, *, cloc
 
     async def answer_error(request: Request, error: Exception) -> Response:
         """For a bug, Starlette raises on after this answer, and the server logs the traceback."""
-        del request
         metrics.num_errors[as_request_error(error).status] += 1
-        return error_response(error)
+        return error_response(error, error_body_for(request.scope["path"]))
 
     handled = (RequestError, EngineDeadError, HTTPException, ClientDisconnect, Exception)
     return Starlette(
@@ -180,7 +183,7 @@ def _service(engine: EngineClient, lifecycle: Lifecycle) -> Service:
         lifecycle=lifecycle,
         responses=ResponseStore(),
         text_pool=TextPool(),
-        grammars=GrammarCompiler(engine.tokenizer),
+        grammars=GrammarChecker(engine.tokenizer),
         model=model,
         root_model=root_model,
         created=int(time.time()),

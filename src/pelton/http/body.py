@@ -1,8 +1,10 @@
 """Request bodies: size, type and nesting are checked before JSON becomes a typed struct."""
 
+import json
+import math
 import re
 from http import HTTPStatus
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
@@ -41,7 +43,7 @@ def decode_json(request: Request, body: bytes, decoder: msgspec.json.Decoder[T])
     except msgspec.ValidationError as error:
         raise _invalid_field(str(error)) from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise RequestError(f"The body is not valid JSON: {error}") from None
+        raise _not_finite(body) or RequestError(f"The body is not valid JSON: {error}") from None
 
 
 async def read_body(request: Request) -> bytes:
@@ -70,6 +72,37 @@ def check_nesting(body: bytes) -> None:
         depth += 1 if bracket in b"[{" else -1
         if depth > MAX_NESTING:
             raise RequestError(f"The body is nested more than {MAX_NESTING} levels deep")
+
+
+def _not_finite(body: bytes) -> RequestError | None:
+    """An error that names the number which made the body invalid: Python writes NaN and Infinity, JSON has neither."""
+    if (b"NaN" not in body and b"Infinity" not in body) or len(body) > _MAX_CHECKED_BYTES:
+        return None
+    try:
+        path = _path_to_not_finite(json.loads(body))
+    except ValueError:
+        return None
+    if not path:
+        return None
+    message = f"{path[:200]}: numbers must be finite; JSON has no NaN and no Infinity"
+    return RequestError(message, param=path.partition(".")[0][:64])
+
+
+def _path_to_not_finite(value: object) -> str | None:
+    """Where the first NaN or infinity is: names and positions joined by dots, "" for the value itself."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ""
+    if isinstance(value, dict):
+        parts = cast("dict[str, object]", value).items()
+    elif isinstance(value, list):
+        parts = enumerate(cast("list[object]", value))
+    else:
+        return None
+    for name, part in parts:
+        path = _path_to_not_finite(part)
+        if path is not None:
+            return f"{name}.{path}".removesuffix(".")
+    return None
 
 
 def _ignored_fields(decoded: object, body: bytes) -> str:

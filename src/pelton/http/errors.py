@@ -1,6 +1,7 @@
 """Error answers in the shape of the OpenAI API, and which exception becomes which."""
 
 import math
+from collections.abc import Callable
 from http import HTTPStatus
 
 import msgspec
@@ -18,12 +19,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ErrorObject(msgspec.Struct, kw_only=True):
-    """`code` is the HTTP status, `param` the request field at fault."""
+    """`code` is the HTTP status or OpenAI's word for the error, `param` the request field at fault."""
 
     message: str
     type: str
     param: str | None
-    code: int
+    code: int | str
 
 
 class ErrorBody(msgspec.Struct):
@@ -48,20 +49,22 @@ def as_request_error(error: Exception) -> RequestError:
 def error_body(error: Exception) -> bytes:
     """The JSON object {"error": {"message", "type", "param", "code"}}."""
     shown = as_request_error(error)
-    body = ErrorObject(message=shown.message, type=shown.code, param=shown.param, code=shown.status)
-    try:
-        return _encode(ErrorBody(body))
-    except UnicodeEncodeError:  # an unpaired surrogate cannot be sent back
-        body.message = body.message.encode(errors="replace").decode()
-        return _encode(ErrorBody(body))
+    code = shown.reason or shown.status
+    body = ErrorObject(message=shown_message(shown), type=shown.code, param=shown.param, code=code)
+    return _encode(ErrorBody(body))
 
 
-def error_response(error: Exception) -> Response:
-    """The whole answer. 429 and 503 say when to come back."""
+def shown_message(error: RequestError) -> str:
+    """The message without unpaired surrogates, which cannot be sent back."""
+    return error.message.encode(errors="replace").decode()
+
+
+def error_response(error: Exception, body: Callable[[Exception], bytes] = error_body) -> Response:
+    """The whole answer; `body` writes it in the shape of an API. 429 and 503 say when to come back."""
     shown = as_request_error(error)
     headers: dict[str, str] = {}
     if shown.status in _RETRIED:
         headers["Retry-After"] = str(max(_RETRY_AFTER_SECONDS, math.ceil(shown.retry_after or 0)))
     if isinstance(error, HTTPException) and error.headers:
         headers.update(error.headers)
-    return Response(error_body(error), shown.status, headers, "application/json")
+    return Response(body(error), shown.status, headers, "application/json")

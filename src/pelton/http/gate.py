@@ -3,11 +3,13 @@
 import asyncio
 import hmac
 import time
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pelton.errors import RequestError
+from pelton.http.anthropic.errors import error_body_for
 from pelton.http.errors import error_response
 from pelton.http.metrics import ServerMetrics
 
@@ -83,7 +85,7 @@ class Gate:
         self, error: RequestError, headers: dict[str, str], scope: Scope, receive: Receive, send: Send
     ) -> None:
         self._metrics.num_errors[error.status] += 1
-        response = error_response(error)
+        response = error_response(error, error_body_for(scope["path"]))
         response.headers.update(headers)
         await response(scope, receive, send)
 
@@ -91,10 +93,18 @@ class Gate:
         """The position of the client's key, "" where no key is needed, None for a client without a valid one."""
         if not self._keys:
             return ""
-        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, given = header.partition(b" ")
+        given = list(_given_keys(scope["headers"]))
         # Every key is compared, so that the time tells neither whether nor where one matches.
-        matches = [hmac.compare_digest(given.strip(), key) for key in self._keys]
-        if scheme.lower() != b"bearer" or not any(matches):
-            return None
-        return str(matches.index(True))
+        matches = [sum(hmac.compare_digest(value, key) for value in given) > 0 for key in self._keys]
+        return str(matches.index(True)) if any(matches) else None
+
+
+def _given_keys(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    """What a client offers as a key: in the OpenAI API's header, and in Anthropic's."""
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, key = value.partition(b" ")
+            if scheme.lower() == b"bearer":
+                yield key.strip()
+        elif name == b"x-api-key":
+            yield value.strip()

@@ -1,10 +1,10 @@
 """What one API key may ask for: requests and tokens a minute, requests at once; and until when a request may run."""
 
 import asyncio
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pelton.config import EngineConfig
 from pelton.errors import RequestError
+from pelton.http.anthropic.errors import error_body_for
 from pelton.http.body import IGNORED
 from pelton.http.errors import error_response
 from pelton.http.gate import TENANT
@@ -19,6 +20,7 @@ from pelton.http.metrics import ServerMetrics
 
 DEADLINE = "pelton.deadline"  # the scope's entry with the request's Deadline, None without one
 SPEND = "pelton.spend"  # the scope's entry with a function that takes the tokens that the request has cost
+CARRY_ON = "pelton.carry_on"  # the scope's entry with a function that counts work which goes on after the answer
 TIMEOUT_HEADER = "x-request-timeout"
 IGNORED_HEADER = "x-pelton-ignored-fields"
 HEADERS = (
@@ -83,6 +85,10 @@ class KeyLimits:
             self._requests.take(1)
         self._num_running += 1
 
+    def carry_on(self) -> None:
+        """Count work that a request has begun and that outlives it; it must `end` as well."""
+        self._num_running += 1
+
     def end(self, seconds: float) -> None:
         self._num_running -= 1
         self._mean_seconds += (seconds - self._mean_seconds) / 8
@@ -119,30 +125,26 @@ def _too_many(message: str, seconds: float) -> RequestError:
     )
 
 
-@dataclass(frozen=True, slots=True)
 class Deadline:
-    """When a request has to end, in seconds of the event loop's clock.
+    """When a request has to end: `at` in seconds of the event loop's clock.
 
     The request's task is cancelled then, until an answer begins or `take_over` is called: from there on the caller must
     see to it.
     """
 
-    at: float
-    seconds: float
-    _timeout: asyncio.Timeout
-
-    @property
-    def has_passed(self) -> bool:
-        """Whether the task was cancelled for it."""
-        return self._timeout.expired()
+    def __init__(self, seconds: float, timeout: asyncio.Timeout) -> None:
+        self.at = asyncio.get_running_loop().time() + seconds
+        self._seconds = seconds
+        self._timeout: asyncio.Timeout | None = timeout
 
     def take_over(self) -> None:
-        if not self.has_passed:
+        if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(None)
+            self._timeout = None
 
     def error(self) -> RequestError:
         return RequestError(
-            f"The request was not finished after {self.seconds:g} s, the time allowed",
+            f"The request was not finished after {self._seconds:g} s, the time allowed",
             status=HTTPStatus.REQUEST_TIMEOUT,
         )
 
@@ -189,7 +191,7 @@ class Limiter:
             await self._limited(key, scope, receive, send_with_headers)
         except RequestError as error:
             self._limits.metrics.num_errors[error.status] += 1
-            await error_response(error)(scope, receive, send_with_headers)
+            await error_response(error, error_body_for(scope["path"]))(scope, receive, send_with_headers)
 
     async def _limited(self, key: KeyLimits, scope: Scope, receive: Receive, send: Send) -> None:
         seconds = self._seconds_allowed(Headers(scope=scope))
@@ -197,11 +199,18 @@ class Limiter:
         started = self._limits.clock()
         body = _BodyCount(self._limits, receive)
         scope[SPEND] = key.spend
+        scope[CARRY_ON] = functools.partial(self._carry_on, key)
         try:
             await _within(seconds, self._app, scope, body.receive, send)
         finally:
             body.release()
             key.end(self._limits.clock() - started)
+
+    def _carry_on(self, key: KeyLimits) -> Callable[[], None]:
+        """Count on; what is returned must be called when the work has ended."""
+        key.carry_on()
+        started = self._limits.clock()
+        return lambda: key.end(self._limits.clock() - started)
 
     def _seconds_allowed(self, headers: Headers) -> float | None:
         """The shorter one of what the server and the client allow."""
@@ -225,14 +234,14 @@ async def _within(seconds: float | None, app: ASGIApp, scope: Scope, receive: Re
     if seconds is None:
         await app(scope, receive, send)
         return
-    deadline: Deadline | None = None
+    timeout = asyncio.timeout(seconds)
+    deadline = scope[DEADLINE] = Deadline(seconds, timeout)
     try:
-        async with asyncio.timeout(seconds) as timeout:
-            deadline = Deadline(asyncio.get_running_loop().time() + seconds, seconds, timeout)
-            scope[DEADLINE] = deadline
+        async with timeout:
             await app(scope, receive, send)
+            deadline.take_over()  # by whatever of the request goes on in the background
     except TimeoutError:
-        if deadline is None or not deadline.has_passed:
+        if not timeout.expired():
             raise
         raise deadline.error() from None
 

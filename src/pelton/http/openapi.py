@@ -11,11 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import pelton
-from pelton.http.errors import ErrorBody
 from pelton.http.gate import OPEN_PATHS
 from pelton.http.routes import EVENTS, JSON, Route
 from pelton.http.service import Service
-from pelton.types import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS, JsonObject
+from pelton.types import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS, MIN_REPETITION_PENALTY, JsonObject
 
 # What SamplingParams checks. The structs have types alone: its messages say more than msgspec's.
 _LIMITS: dict[str, JsonObject] = {
@@ -25,7 +24,7 @@ _LIMITS: dict[str, JsonObject] = {
     "min_p": {"minimum": 0, "maximum": 1},
     "presence_penalty": {"minimum": -2, "maximum": 2},
     "frequency_penalty": {"minimum": -2, "maximum": 2},
-    "repetition_penalty": {"exclusiveMinimum": 0},
+    "repetition_penalty": {"minimum": MIN_REPETITION_PENALTY, "maximum": 1 / MIN_REPETITION_PENALTY},
     "n": {"minimum": 1, "maximum": MAX_CHOICES},
     "max_tokens": {"minimum": 0},
     "max_completion_tokens": {"minimum": 1},
@@ -80,13 +79,17 @@ def openapi_route(described: Sequence[Route]) -> Route:
 
 def openapi_document(routes: Sequence[Route]) -> JsonObject:
     """The document as JSON values."""
-    types = [ErrorBody, *(kind for route in routes for kind in (route.body, *route.answers.values()) if kind)]
+    kinds = (kind for route in routes for kind in (route.body, route.error_body, *route.answers.values()))
+    types = [kind for kind in kinds if kind]
     template = "#/components/schemas/{name}"
     schemas, components = msgspec.json.schema_components(types, schema_hook=_any_value, ref_template=template)
     schema_of = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
     bodies = [schema_of[id(route.body)] for route in routes if route.body is not None]
     for name in _reachable(bodies, components):
         _add_limits(components[name])
+    for route in routes:
+        if route.required:
+            _require(components[next(_references(schema_of[id(route.body)]))], route.required)
     paths: JsonObject = {}
     for route in routes:
         path = _PATH_PARAMETER.sub(r"{\1}", route.path)
@@ -110,7 +113,8 @@ def _operation(route: Route, schema_of: Mapping[int, JsonObject]) -> JsonObject:
         "parameters": [
             {"name": match[1], "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
             for match in _PATH_PARAMETER.finditer(route.path)
-        ],
+        ]
+        + [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in route.query.items()],
         "security": [] if is_open else [{"key": []}, {}],  # {}: a server without --api-key
         "responses": _responses(route, schema_of, is_open=is_open),
     }
@@ -131,7 +135,7 @@ def _responses(route: Route, schema_of: Mapping[int, JsonObject], *, is_open: bo
         statuses |= {HTTPStatus.UNAUTHORIZED, HTTPStatus.SERVICE_UNAVAILABLE}
     if route.body is not None:
         statuses |= {*_BODY_ERRORS}
-    error: JsonObject = {"content": {JSON: {"schema": schema_of[id(ErrorBody)]}}} if content else {}
+    error: JsonObject = {"content": {JSON: {"schema": schema_of[id(route.error_body)]}}} if content else {}
     for status in sorted(statuses):
         retried = status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE) and content
         responses[str(int(status))] = {
@@ -182,9 +186,24 @@ def _references(value: object) -> Iterator[str]:
             yield from _references(item)
 
 
+def _require(component: JsonObject, names: Sequence[str]) -> None:
+    component["required"] = [*component["required"], *names]
+    for name in names:
+        schema = component["properties"][name]
+        del schema["default"]
+        schema["anyOf"] = [option for option in schema["anyOf"] if option.get("type") != "null"]
+
+
 def _add_limits(component: JsonObject) -> None:
     for name, schema in component.get("properties", {}).items():
         limits = _LIMITS.get(name, {})
         for option in cast("list[JsonObject]", schema.get("anyOf", [schema])):
             known = _ABOUT_TYPE.get(cast("Any", option.get("type")), set[str]())
-            option.update({key: value for key, value in limits.items() if key in known})
+            option.update({key: _tighter(key, value, option.get(key)) for key, value in limits.items() if key in known})
+
+
+def _tighter(key: str, limit: float, other: float | None) -> float:
+    """A struct's own limit holds where it allows less."""
+    if other is None:
+        return limit
+    return max(limit, other) if key.lower().endswith(("minimum", "minlength")) else min(limit, other)

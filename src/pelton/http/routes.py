@@ -9,8 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
+from pelton.http.errors import ErrorBody
 from pelton.http.limits import Limiter, Limits
 from pelton.http.service import Service
+from pelton.types import JsonObject
 
 Endpoint = Callable[[Service, Request], Awaitable[Response]]
 JSON, EVENTS = "application/json", "text/event-stream"
@@ -22,9 +24,12 @@ class Route:
 
     Args:
         body: the type of the JSON body. Routes with a body cost compute: limits hold for them.
+        required: fields that the body must have, though its type lets them be null: what is missing is told by us.
         answers: what a 200 brings, by media type; a type is JSON of it, None is described by the media type alone.
             Without any, answers and errors have no body.
+        query: schemas of the parameters in the query string, by name; all are optional.
         errors: the statuses of error answers beside those of every route.
+        error_body: the type of the JSON of error answers.
     """
 
     method: str
@@ -32,8 +37,11 @@ class Route:
     endpoint: Endpoint
     summary: str
     body: object = None
+    required: tuple[str, ...] = ()
     answers: Mapping[str, object] = field(default_factory=dict[str, object])
+    query: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     errors: tuple[int, ...] = ()
+    error_body: object = ErrorBody
 
 
 def starlette_routes(service: Service, routes: Sequence[Route], limits: Limits) -> list[StarletteRoute]:

@@ -11,7 +11,7 @@ from pelton.http.gate import Lifecycle
 from pelton.http.metrics import ServerMetrics
 from pelton.http.openai.responses_api.store import ResponseStore
 from pelton.http.text_pool import TextPool
-from pelton.structured.compiler import GrammarCompiler
+from pelton.structured.checker import GrammarChecker
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
@@ -26,7 +26,7 @@ class Service:
     lifecycle: Lifecycle
     responses: ResponseStore
     text_pool: TextPool
-    grammars: GrammarCompiler
+    grammars: GrammarChecker
     model: str
     root_model: str
     created: int

@@ -72,4 +72,8 @@ class LlamaForCausalLM(nn.Module):
     def logits(self, stream: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Of the `rows` [S] int64 of the stream [T, D]: [S, V] float32."""
         head = self.model.embed_tokens if self.lm_head is None else self.lm_head
-        return head.logits(self.model.norm(stream, rows))
+        return head.logits(self.hidden(stream, rows))
+
+    def hidden(self, stream: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Of the `rows` [S] int64 of the stream [T, D]: [S, D] after the last norm."""
+        return self.model.norm(stream, rows)

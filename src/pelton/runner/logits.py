@@ -3,14 +3,18 @@
 Shapes: S sampled rows, V vocabulary.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
 
 from pelton.runner.state import RequestState
+from pelton.structured.masks import Words
 
-_MAX_BIAS = 100.0
+_BITS_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_LIMITS_OF_BYTE = np.where(_BITS_OF_BYTE == 1, np.inf, -np.inf).astype(np.float32)  # of the logits of 8 tokens
+# Beyond these a penalty decides alone, and quotients would leave float32.
+_LEAST_PENALTY, _MOST_PENALTY = 1e-30, 1e30
 
 
 def adjust_logits(
@@ -38,44 +42,42 @@ def adjust_logits(
 def needs_adjustment(state: RequestState, position: int) -> bool:
     params = state.params
     return bool(
-        params.repetition_penalty != 1.0
+        state.restrictions is not None
+        or params.repetition_penalty != 1.0
         or params.presence_penalty
         or params.frequency_penalty
-        or params.logit_bias
-        or params.allowed_token_ids is not None
-        or state.bad_words is not None
         or position - state.num_prompt < params.min_tokens
     )
+
+
+def mask_logits(logits: torch.Tensor, rows: Sequence[int], words: Sequence[Words]) -> None:
+    """Rule out, in place, the tokens that the masks of some rows do not allow (see TokenMasks). NaNs stay.
+
+    On a CPU a row costs the same whatever its mask, 20 us for 50,000 tokens, and there is no work for other threads.
+    """
+    vocabulary = logits.shape[1]
+    if not logits.is_cpu:
+        allowed = _BITS_OF_BYTE[np.stack(words).view(np.uint8)].reshape(len(rows), -1)[:, :vocabulary]
+        selected = torch.tensor(rows, device=logits.device)
+        forbidden = torch.from_numpy(allowed).to(logits.device) == 0
+        logits[selected] = logits[selected].masked_fill(forbidden, -torch.inf)
+        return
+    for row, row_words in zip(rows, words, strict=True):
+        values = logits[row].numpy()
+        limits = _LIMITS_OF_BYTE.take(row_words.view(np.uint8), axis=0).reshape(-1)[:vocabulary]
+        np.minimum(values, limits, out=values)
 
 
 def _adjust_row(logits: torch.Tensor, state: RequestState, position: int, eos_token_ids: Collection[int]) -> None:
     """In place on one row [V]. Penalties come first, so that a bias of 100 forces a token whatever they are."""
     params = state.params
     _penalize(logits, state, position)
-    if params.logit_bias:
-        _bias(logits, params.logit_bias)
-    if params.allowed_token_ids is not None:
-        allowed = torch.tensor(params.allowed_token_ids, device=logits.device)
-        kept = logits[allowed]
-        logits.fill_(-torch.inf)
-        logits[allowed] = kept
-    if state.bad_words is not None:
-        forbidden = state.bad_words.completions(state.output(position))
-        logits[torch.tensor(forbidden, dtype=torch.int64, device=logits.device)] = -torch.inf
+    if state.restrictions is not None:
+        state.restrictions.apply(logits, state.output(position))
     if position - state.num_prompt < params.min_tokens:
-        ends = [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)]
+        may_end = not params.ignore_eos or params.grammar is not None  # a grammar's end is the output's
+        ends = [*params.stop_token_ids, *(eos_token_ids if may_end else ())]
         logits[torch.tensor(ends, dtype=torch.int64, device=logits.device)] = -torch.inf
-
-
-def _bias(logits: torch.Tensor, biases: Mapping[int, float]) -> None:
-    """Add the biases. +100 rules out all tokens but those with +100, -100 rules a token out."""
-    forced = [token for token, bias in biases.items() if bias >= _MAX_BIAS]
-    if forced:
-        logits.fill_(-torch.inf)
-        logits[torch.tensor(forced, device=logits.device)] = 0.0
-        return
-    for token, bias in biases.items():
-        logits[token] += bias if bias > -_MAX_BIAS else -torch.inf
 
 
 def _penalize(logits: torch.Tensor, state: RequestState, position: int) -> None:
@@ -84,7 +86,7 @@ def _penalize(logits: torch.Tensor, state: RequestState, position: int) -> None:
     if params.repetition_penalty != 1.0:
         seen = torch.from_numpy(np.unique(state.span(0, position))).to(logits.device)
         values = logits[seen]
-        penalty = params.repetition_penalty
+        penalty = min(max(params.repetition_penalty, _LEAST_PENALTY), _MOST_PENALTY)
         logits[seen] = torch.where(values > 0, values / penalty, values * penalty)
     if params.presence_penalty or params.frequency_penalty:
         tokens, counts = np.unique(state.output(position), return_counts=True)

@@ -13,10 +13,12 @@ from pelton.ops.program import Program
 from pelton.ops.sampling import sample
 from pelton.runner.batch import BatchBuilder
 from pelton.runner.graphs import StepGraphs
-from pelton.runner.logits import adjust_logits
+from pelton.runner.logits import adjust_logits, mask_logits
+from pelton.runner.pooling import HiddenStates
 from pelton.runner.prompt_logprobs import has_unscored, score_prompt
 from pelton.runner.sampler import sampling_controls, token_logprobs
 from pelton.runner.state import RequestState
+from pelton.structured.masks import TokenMasks
 from pelton.types import Plan, Row, Sampled
 
 
@@ -26,6 +28,8 @@ class CausalLM(Protocol):
     def __call__(self, batch: Batch, kv: Sequence[LayerKV]) -> torch.Tensor: ...
 
     def logits(self, stream: torch.Tensor, rows: torch.Tensor) -> torch.Tensor: ...
+
+    def hidden(self, stream: torch.Tensor, rows: torch.Tensor) -> torch.Tensor: ...
 
 
 class Runner:
@@ -47,6 +51,7 @@ class Runner:
         self._scratch = context.scratch
         self._states: dict[int, RequestState] = {}
         self._unscored: set[int] = set()  # requests that wait for log-probabilities of their prompts
+        self._pools: dict[int, HiddenStates] = {}  # of the requests that want a vector
         self._plan = Plan(())
         self._stream: torch.Tensor | None = None
         self._logits: torch.Tensor | None = None
@@ -57,33 +62,61 @@ class Runner:
         for request_id in plan.ended:  # first: an id may come back at once
             self._states.pop(request_id, None)
             self._unscored.discard(request_id)
+            self._pools.pop(request_id, None)
         for new in plan.new:
             state = self._states[new.request_id] = RequestState(new)
             if has_unscored(state):
                 self._unscored.add(new.request_id)
+        for forced in plan.forced:
+            for position, token_id in enumerate(forced.token_ids, start=forced.position):
+                self._states[forced.request_id].put(position, token_id)
+            if new.params.pooling is not None:
+                self._pools[new.request_id] = HiddenStates(new.params.pooling, state.num_prompt)
         self._plan, self._stream, self._logits = plan, None, None
         if plan.rows:
             batch = self._batches.build(plan, self._states)
             num_tokens, num_sampled = len(batch.token_ids), len(batch.sample_indices)
-            if self._graphs is not None and num_tokens == num_sampled:
+            if self._graphs is not None and self._is_decode_step(num_tokens, num_sampled):
                 self._logits = self._graphs.run(batch, self._batches.memory)
             else:
                 self._stream = self._model(batch, self._kv)
                 if num_sampled:
                     self._logits = self._model.logits(self._stream, batch.sample_indices)
 
+    def _is_decode_step(self, num_tokens: int, num_sampled: int) -> bool:
+        """All rows sample, and at most few have more than one token: forced ones, or a short prompt without scores."""
+        if num_sampled < len(self._plan.rows):
+            return False
+        return num_tokens == num_sampled or (num_tokens <= 2 * num_sampled + 16 and not self._unscored)
+
     def _compute(self, batch: Batch) -> torch.Tensor:
         return self._model.logits(self._model(batch, self._kv), batch.sample_indices)
 
     @torch.inference_mode()
-    def sample(self) -> list[Sampled | None]:
+    def sample(self, masks: TokenMasks | None = None) -> list[Sampled | None]:
         """Tokens of the step that `forward` computed: an entry a row, None where there is nothing to say of it."""
+        late = masks.late if masks is not None else frozenset[int]()
         rows = [row for row in self._plan.rows if row.sample]
-        sampled = iter(self._sample_rows(rows) if rows else ())
+        sampled = iter(self._sample_rows(rows, masks) if rows else ())
         results = [next(sampled) if row.sample else None for row in self._plan.rows]
         if self._unscored:
             self._score_prompts(results)
-        return results
+        if self._pools:
+            self._pool(results)
+        return [
+            None if row.request_id in late else result for row, result in zip(self._plan.rows, results, strict=True)
+        ]
+
+    def _pool(self, results: list[Sampled | None]) -> None:
+        """Add vectors to the results, where the prompts of requests that want one are complete."""
+        stream = self._stream
+        first = 0
+        for index, row in enumerate(self._plan.rows):
+            pool = self._pools.get(row.request_id)
+            if pool is not None and stream is not None:
+                vector = pool.add(row, first, lambda rows: self._model.hidden(stream, rows), self._scratch)
+                results[index] = _pooled(vector) if pool.is_complete else None
+            first += row.num_tokens
 
     def _score_prompts(self, results: list[Sampled | None]) -> None:
         """Add log-probabilities of prompt tokens to the results, where requests wait for them."""
@@ -102,26 +135,38 @@ class Runner:
         if not has_unscored(state):
             self._unscored.discard(row.request_id)
         if any(math.isnan(entry.logprob) for entry in entries):
-            return _no_token(math.nan)
+            return _no_token(math.nan, state)
         return msgspec.structs.replace(result, prompt_logprobs=entries)
 
-    def _sample_rows(self, rows: Sequence[Row]) -> list[Sampled]:
+    def _sample_rows(self, rows: Sequence[Row], masks: TokenMasks | None) -> list[Sampled]:
         assert self._logits is not None, "sample() before forward()"
         states = [self._states[row.request_id] for row in rows]
         positions = [row.start + row.num_tokens for row in rows]
         logits = adjust_logits(self._logits, states, positions, self._info.eos_token_ids)
+        if masks is not None:
+            logits = self._mask(logits, rows, states, masks)
         rows_controls = [
             sampling_controls(state.params, position) for state, position in zip(states, positions, strict=True)
         ]
         tokens, highest = sample(logits, torch.tensor(rows_controls, dtype=torch.float64))
         results = [
-            Sampled(token) if math.isfinite(value) else _no_token(value)
-            for token, value in zip(tokens.tolist(), highest.tolist(), strict=True)
+            Sampled(token) if math.isfinite(value) else _no_token(value, state)
+            for token, value, state in zip(tokens.tolist(), highest.tolist(), states, strict=True)
         ]
         self._add_logprobs(results, states)
         for state, position, result in zip(states, positions, results, strict=True):
             state.put(position, result.token_id)
         return results
+
+    def _mask(
+        self, logits: torch.Tensor, rows: Sequence[Row], states: Sequence[RequestState], masks: TokenMasks
+    ) -> torch.Tensor:
+        """In place where nobody reads the model's own logits afterwards."""
+        masked = [index for index, row in enumerate(rows) if row.request_id in masks.words]
+        if logits is self._logits and any(states[index].params.logprobs is not None for index in masked):
+            logits = logits.clone()
+        mask_logits(logits, masked, [masks.words[rows[index].request_id] for index in masked])
+        return logits
 
     def _add_logprobs(self, results: list[Sampled], states: Sequence[RequestState]) -> None:
         wanted = [
@@ -137,11 +182,19 @@ class Runner:
             results[index] = Sampled(results[index].token_id, logprobs)
 
 
-def _no_token(highest_logit: float) -> Sampled:
+def _pooled(vector: bytes | None) -> Sampled:
+    if vector is None:
+        return Sampled(0, error="the model gave hidden states that are not finite")
+    return Sampled(0, vector=vector)
+
+
+def _no_token(highest_logit: float, state: RequestState) -> Sampled:
     if highest_logit != -math.inf:
         return Sampled(0, error="the model gave logits that are not finite")
+    constraint = "the grammar, " if state.params.grammar is not None else ""
     return Sampled(
         0,
-        error="no token is allowed: allowed_token_ids, logit_bias, bad_words and min_tokens rule out all of them",
+        error=f"no token is allowed: {constraint}allowed_token_ids, logit_bias, bad_words and min_tokens rule out all "
+        "of them",
         error_status=400,
     )

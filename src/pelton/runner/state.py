@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from pelton.runner.bad_words import BadWords
+from pelton.runner.restrictions import Restrictions
 from pelton.types import NewRequest, SamplingParams
 
 TokenArray = npt.NDArray[np.int64]
@@ -16,7 +16,7 @@ class RequestState:
         self.params: SamplingParams = new.params
         self.num_prompt = len(new.prompt_ids)
         self.num_scored = 0  # leading positions whose predictions of the prompt are reported
-        self.bad_words = BadWords(new.params.bad_words_ids) if new.params.bad_words_ids else None
+        self.restrictions = Restrictions.of(new.params)
         self._tokens: TokenArray = np.empty(self.num_prompt + 64, dtype=np.int64)
         self._tokens[: self.num_prompt] = new.prompt_ids
 
@@ -32,7 +32,7 @@ class RequestState:
         return self._tokens[self.num_prompt : stop]
 
     def put(self, position: int, token_id: int) -> None:
-        """Record a sampled token. Doing it again for the same position is fine: a step may be run again."""
+        """Record a sampled or forced token. Doing it again for the same position is fine: a step may be run again."""
         if position >= len(self._tokens):
             grown = np.empty(2 * len(self._tokens), dtype=np.int64)
             grown[: len(self._tokens)] = self._tokens

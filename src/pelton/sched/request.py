@@ -29,6 +29,7 @@ class Request:
     num_computed: int = 0  # positions covered by launched steps
     num_pending: int = 0  # tokens sampled on the device, not yet seen by the host
     num_inflight: int = 0  # launched steps not yet committed
+    num_forced: int = 0  # tokens that followed the last sampled one without a step of their own
     num_cached: int = 0  # prompt tokens found in the prefix cache at first admission
     is_announced: bool = False  # the runner knows it
     finish_reason: FinishReason | None = None
@@ -48,11 +49,20 @@ class Request:
 
     @property
     def num_missing(self) -> int:
-        """Positions that exist and are not computed: 1 while decoding."""
+        """Positions that exist and are not computed: while decoding the last token and those forced after it."""
         return len(self.token_ids) + self.num_pending - self.num_computed
 
     @property
+    def is_decoding(self) -> bool:
+        return self.num_missing <= 1 + self.num_forced
+
+    @property
     def wants_step(self) -> bool:
-        """Whether there is a position to compute, and an output left to sample or only the prompt wanted."""
+        """Whether there is a position to compute and an output left to sample or only the prompt wanted.
+
+        What a grammar allows after a token is known when the host has seen it: such a request has no step in advance.
+        """
+        if self.num_pending and self.params.grammar is not None:
+            return False
         num_total = len(self.token_ids) + self.num_pending
         return self.num_computed < num_total < self.max_total

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from pelton.sched.pages import PagePool
 from pelton.sched.request import Request
-from pelton.types import EngineStats, FinishReason, NewRequest, Output, Plan, Row, Sampled, SamplingParams
+from pelton.types import EngineStats, FinishReason, ForcedTokens, NewRequest, Output, Plan, Row, Sampled, SamplingParams
 
 
 class Scheduler:
@@ -37,7 +37,9 @@ class Scheduler:
         self._requests: dict[int, Request] = {}
         self._waiting: list[Request] = []  # sorted, next to run first
         self._running: list[Request] = []  # sorted, first to run first
+        self._held: list[Request] = []  # not to run before `release`
         self._ended: list[int] = []  # announced to the runner and gone since the last plan
+        self._forced: dict[int, ForcedTokens] = {}  # appended since the last plan, by request
         self._num_arrived = 0
         self._num_steps = 0
         self._num_preemptions = 0
@@ -59,8 +61,9 @@ class Scheduler:
         *,
         priority: int = 0,
         salt: bytes = b"",
+        held: bool = False,
     ) -> None:
-        """Queue a request.
+        """Queue a request; a `held` one does not run before `release`.
 
         Raises:
             ValueError: the prompt is empty, or leaves no room for one output token (if it wants any) in the context or
@@ -76,22 +79,37 @@ class Scheduler:
         request.order = (priority, self._num_arrived)
         self._num_arrived += 1
         self._requests[request_id] = request
-        insort(self._waiting, request, key=_order)
+        insort(self._held if held else self._waiting, request, key=_order)
+
+    def release(self, request_id: int) -> None:
+        """Let a held request run, in the order of its arrival. One that has ended meanwhile is left alone."""
+        request = self._requests.get(request_id)
+        if request is not None and request in self._held:
+            self._held.remove(request)
+            insort(self._waiting, request, key=_order)
 
     def abort(self, request_id: int) -> Output | None:
         """End a request at any time; None when it is already gone."""
         return self.fail(request_id, "abort")
 
-    def fail(self, request_id: int, reason: FinishReason, error: str | None = None) -> Output | None:
+    def fail(
+        self, request_id: int, reason: FinishReason, error: str | None = None, error_status: int = 500
+    ) -> Output | None:
         """End a request with `reason` ("abort" or "error"); None when it is already gone."""
         request = self._requests.get(request_id)
         if request is None or request.finish_reason is not None:
             return None
         self._finish(request, reason)
-        return Output(request_id, finish_reason=reason, num_cached_tokens=request.num_cached, error=error)
+        return Output(
+            request_id,
+            finish_reason=reason,
+            num_cached_tokens=request.num_cached,
+            error=error,
+            error_status=error_status,
+        )
 
     def schedule(self) -> Plan:
-        """Plan the next step; a plan without rows means that nothing can be launched now."""
+        """Plan the next step; a plan without rows is empty and means that nothing can be launched now."""
         budget = self._max_batch_tokens
         planned: set[int] = set()
         decode_rows: list[Row] = []
@@ -111,12 +129,18 @@ class Scheduler:
             grown = self._grow(request, budget, planned, may_preempt=False)
             assert grown, "admission promised these pages"
             budget -= self._emit(request, budget, prefill_rows, new, planned)
+        if not planned:
+            return Plan(())
+        self._num_steps += 1
         ended, self._ended = tuple(self._ended), []
-        self._num_steps += bool(planned)
-        return Plan((*prefill_rows, *decode_rows), tuple(new), ended)
+        forced, self._forced = tuple(self._forced.values()), {}
+        return Plan((*prefill_rows, *decode_rows), tuple(new), ended, forced)
 
     def commit(self, plan: Plan, sampled: Sequence[Sampled | None]) -> list[Output]:
-        """Apply one finished step: `sampled` has an entry a row, None where the row did not sample."""
+        """Apply one finished step: `sampled` has an entry a row, None where the row did not sample.
+
+        A row that should have sampled and did not computes its last position again in the next step.
+        """
         outputs: list[Output] = []
         for row, sample in zip(plan.rows, sampled, strict=True):
             request = self._requests[row.request_id]
@@ -128,7 +152,10 @@ class Scheduler:
             if not row.sample:
                 outputs += self._advance(request, row, sample)
                 continue
-            assert sample is not None, "a sampling row without a sample"
+            if sample is None:
+                request.num_computed -= 1
+                self._publish(request, row.start + row.num_tokens - 1)
+                continue
             outputs.append(self._accept(request, row, sample))
         return outputs
 
@@ -137,7 +164,7 @@ class Scheduler:
         unused = sum(len(request.pages) * size - request.num_computed for request in self._requests.values())
         return EngineStats(
             num_running=len(self._running),
-            num_waiting=len(self._waiting),
+            num_waiting=len(self._waiting) + len(self._held),
             num_pages=self._pool.num_pages,
             num_used_pages=self._pool.num_used,
             page_size=size,
@@ -155,20 +182,20 @@ class Scheduler:
     def check(self) -> None:
         """Assert the invariants of queues, counters and pages."""
         self._pool.check([request.pages for request in self._requests.values()])
-        queued = [*self._waiting, *self._running]
+        queued = [*self._waiting, *self._running, *self._held]
         assert len({request.id for request in queued}) == len(queued), "a request is queued twice"
         for request in self._requests.values():
             assert (request.finish_reason is None) == (request in queued)
             assert request.num_computed <= len(request.pages) * self._pool.page_size
-        assert all(not request.pages for request in self._waiting)
+        assert all(not request.pages for request in (*self._waiting, *self._held))
 
     def _split_running(self) -> tuple[list[Request], list[Request]]:
-        """The running requests that have something to compute: one position, and more."""
+        """The running requests that have something to compute: those that decode, and those that catch up."""
         decoding: list[Request] = []
         prefilling: list[Request] = []
         for request in self._running:
             if request.wants_step:
-                (decoding if request.num_missing == 1 else prefilling).append(request)
+                (decoding if request.is_decoding else prefilling).append(request)
         return decoding, prefilling
 
     def _admit(self, request: Request) -> bool:
@@ -237,8 +264,9 @@ class Scheduler:
 
     def _match_prefix(self, request: Request) -> tuple[int, ...]:
         """Cached pages of the request's leading tokens."""
-        if not self._enable_prefix_caching or request.params.prompt_logprobs is not None:
-            return ()  # what is in the cache is not computed, and so has no logits
+        params = request.params
+        if not self._enable_prefix_caching or params.prompt_logprobs is not None or params.pooling == "mean":
+            return ()  # what is in the cache is not computed, and so has no logits and no hidden states
         self._extend_keys(request, len(request.token_ids))
         return self._pool.match(request.page_keys)
 
@@ -267,16 +295,18 @@ class Scheduler:
         if scored is not None and scored.error is not None:
             return [self._fail_sampled(request, scored)]
         is_last = request.max_tokens == 0 and row.start + row.num_tokens == request.num_prompt
-        if is_last:
-            self._finish(request, "length")
+        reason = None if not is_last else "length" if request.params.pooling is None else "stop"
+        if reason is not None:
+            self._finish(request, reason)
         elif scored is None:
             return []
         return [
             Output(
                 request.id,
-                finish_reason="length" if is_last else None,
+                finish_reason=reason,
                 num_cached_tokens=request.num_cached,
                 prompt_logprobs=None if scored is None else scored.prompt_logprobs,
+                vector=None if scored is None else scored.vector,
             )
         ]
 
@@ -285,20 +315,28 @@ class Scheduler:
         return Output(request.id, finish_reason="error", error=sample.error, error_status=sample.error_status)
 
     def _accept(self, request: Request, row: Row, sample: Sampled) -> Output:
-        """Append a sampled token and end the request if it is the last one."""
+        """Append a sampled token and those forced after it, and end the request with the first that is its last one."""
         if sample.error is not None:
             return self._fail_sampled(request, sample)
-        token = sample.token_id
-        request.token_ids.append(token)
-        self._num_generation_tokens += 1
+        num_before = len(request.token_ids)
+        reason, stop_token = None, None
+        for token in (sample.token_id, *sample.forced_ids):
+            request.token_ids.append(token)
+            reason, stop_token = self._finish_reason(request, token)
+            if reason is not None:
+                break
+        token_ids = tuple(request.token_ids[num_before:])
+        request.num_forced = len(token_ids) - 1
+        self._num_generation_tokens += len(token_ids)
         self._publish(request, row.start + row.num_tokens)
-        reason, stop_token = self._finish_reason(request, token)
         if reason is not None:
             self._finish(request, reason)
+        elif request.num_forced:
+            self._forced[request.id] = ForcedTokens(request.id, num_before + 1, token_ids[1:])
         logprobs = None if sample.logprobs is None else (sample.logprobs,)
         return Output(
             request.id,
-            (token,),
+            token_ids,
             logprobs,
             reason,
             stop_token,
@@ -309,7 +347,8 @@ class Scheduler:
     def _finish_reason(self, request: Request, token: int) -> tuple[FinishReason | None, int | None]:
         params = request.params
         if request.num_output >= params.min_tokens:
-            if token in self._eos_token_ids and not params.ignore_eos:
+            # Only where its grammar cannot go on does a request that ignores end-of-sequence come to it.
+            if token in self._eos_token_ids and not (params.ignore_eos and params.grammar is None):
                 return "stop", None
             if token in params.stop_token_ids:
                 return "stop", token
@@ -318,7 +357,8 @@ class Scheduler:
         return None, None
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
-        (self._running if request in self._running else self._waiting).remove(request)
+        queues = (self._running, self._waiting, self._held)
+        next(queue for queue in queues if request in queue).remove(request)
         request.finish_reason = reason
         self._num_finished[reason] = self._num_finished.get(reason, 0) + 1
         self._reap(request)
@@ -328,6 +368,7 @@ class Scheduler:
         if request.num_inflight == 0:
             self._drop_pages(request)
             del self._requests[request.id]
+            self._forced.pop(request.id, None)
             if request.is_announced:
                 self._ended.append(request.id)
 

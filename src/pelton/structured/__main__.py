@@ -1,4 +1,4 @@
-"""The grammar compiler's process: reads constraints from standard input, answers on standard output, ends with them."""
+"""The grammar checker's process: reads constraints from standard input, answers on standard output, ends with them."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ import threading
 import msgspec
 
 from pelton.errors import RequestError
-from pelton.structured.compile import Compiler
+from pelton.structured.check import Checker
 from pelton.structured.messages import Compiled, Constraint, Vocabulary
 
 # A grammar that overflows this stack is refused, so the engine, which has four times of it, need not fear any.
@@ -33,16 +33,16 @@ def main() -> None:
 
 def _serve() -> None:
     lines = iter(sys.stdin.buffer.readline, b"")
-    compiler = Compiler(msgspec.json.decode(next(lines), type=Vocabulary))
+    checker = Checker(msgspec.json.decode(next(lines), type=Vocabulary))
     _answer(Compiled())
     decoder = msgspec.json.Decoder(Constraint)
     for line in lines:
-        _answer(_compiled(compiler, decoder.decode(line)))
+        _answer(_compiled(checker, decoder.decode(line)))
 
 
-def _compiled(compiler: Compiler, constraint: Constraint) -> Compiled:
+def _compiled(checker: Checker, constraint: Constraint) -> Compiled:
     try:
-        return Compiled(grammar=compiler.compile(constraint))
+        return Compiled(grammar=checker.checked(constraint))
     except RequestError as error:
         return Compiled(error=error.message, param=error.param)
     except (MemoryError, RecursionError):

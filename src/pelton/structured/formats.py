@@ -9,8 +9,8 @@ _DATE = (
 _TIME = "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 _SECONDS = "T(?:[0-9]{1,9}H(?:[0-9]{1,9}M(?:[0-9]{1,9}S)?)?|[0-9]{1,9}M(?:[0-9]{1,9}S)?|[0-9]{1,9}S)"
 _DAYS = "(?:[0-9]{1,9}Y(?:[0-9]{1,9}M(?:[0-9]{1,9}D)?)?|[0-9]{1,9}M(?:[0-9]{1,9}D)?|[0-9]{1,9}D)"
-_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_HOST = f"{_LABEL}(?:\\.{_LABEL}){{0,3}}"  # four labels of 63 characters stay within 255
+_LABEL = "[A-Za-z0-9]{1,20}(?:-[A-Za-z0-9]{1,20}){0,2}"  # at most 63; "--" would begin an encoded name
+_HOST = f"{_LABEL}(?:\\.{_LABEL}){{0,3}}"  # at most 255
 _BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _IPV4 = f"{_BYTE}(?:\\.{_BYTE}){{3}}"
 _HEX = "[0-9A-Fa-f]{1,4}"
@@ -40,8 +40,6 @@ FORMATS = {
 """What a string of the format must match as a whole."""
 
 UNSUPPORTED_FORMATS = frozenset(
-    {
-        *("idn-email", "idn-hostname", "iri", "iri-reference", "uri-reference", "uri-template", "regex"),
-    }
+    {"idn-email", "idn-hostname", "iri", "iri-reference", "uri-reference", "uri-template", "regex"}
 )
 """Formats of the specification that no regular expression here enforces. Others, not in it, are annotations."""

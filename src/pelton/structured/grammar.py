@@ -3,7 +3,7 @@
 JSON is written compactly, as Python's json.dumps does by default: one space after a comma and after a colon, none
 elsewhere. So a model cannot pad an answer with white space.
 
-The functions check what can be seen without the grammar library; GrammarCompiler then compiles the text. They are cheap
+The functions check what can be seen without the grammar library; GrammarChecker then compiles the text. They are cheap
 to import. All raise RequestError, which names the field given as `param`.
 """
 

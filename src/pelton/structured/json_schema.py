@@ -12,16 +12,14 @@ from typing import Any
 from pelton.errors import RequestError
 from pelton.structured.formats import FORMATS, UNSUPPORTED_FORMATS
 from pelton.structured.json_values import (
-    EXACT_INTEGER,
-    rounded_inwards,
+    inexact_number,
     shown,
-    unexact_integer,
     unwritable_character,
 )
 from pelton.structured.limits import MAX_DEPTH
 from pelton.structured.references import References
-from pelton.structured.regex import check_regex
-from pelton.structured.rewrites import simplified
+from pelton.structured.regex import check_regex, portable_regex
+from pelton.structured.rewrites import make_bounds_exact, simplified
 
 Schema = dict[str, Any] | bool
 
@@ -119,6 +117,7 @@ class _Preparation:
                 continue
             for name, entry in handler(keyword, value, f"{path}.{keyword}").items():
                 prepared[name] = [*prepared.get(name, ()), *entry] if name == "allOf" else entry
+        make_bounds_exact(prepared)
         num_required = len(set(prepared.get("required", ())))
         if prepared.get("minProperties", 0) > num_required + 1:
             # Names that the schema does not list may repeat, and a name that repeats makes one property.
@@ -157,12 +156,15 @@ class _Preparation:
     def _properties(self, keyword: str, value: object, place: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise self._error(place, "must be an object of schemas")
-        for name in value:
+        properties: dict[str, Schema] = {}
+        for name, each in value.items():
             if keyword == "patternProperties":
                 check_regex(name, self._param, f"at {place}: ")
+                properties[portable_regex(name)] = self._visit(each, f"{place}.{name}")
             else:
                 self._check_constant(name, place)
-        return {keyword: {name: self._visit(each, f"{place}.{name}") for name, each in value.items()}}
+                properties[name] = self._visit(each, f"{place}.{name}")
+        return {keyword: properties}
 
     def _required(self, keyword: str, value: object, place: str) -> dict[str, Any]:
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
@@ -184,11 +186,9 @@ class _Preparation:
         character = unwritable_character(value)
         if character is not None:
             raise self._error(place, f"the character U+{ord(character):04X} is not supported in constants and names")
-        number = unexact_integer(value)
+        number = inexact_number(value)
         if number is not None:
-            raise self._error(
-                place, f"{shown(number)} is beyond the integers supported in constants, +-{EXACT_INTEGER}"
-            )
+            raise self._error(place, f"{shown(number)} has too many digits for a constant; 15 are supported")
 
     def _count(self, keyword: str, value: object, place: str) -> dict[str, Any]:
         if isinstance(value, float) and value.is_integer():
@@ -200,9 +200,7 @@ class _Preparation:
     def _bound(self, keyword: str, value: object, place: str) -> dict[str, Any]:
         if isinstance(value, bool) and keyword.startswith("exclusive"):  # draft 4
             return {keyword: value}
-        return {
-            keyword: rounded_inwards(self._number(value, place), is_lower=keyword in ("minimum", "exclusiveMinimum"))
-        }
+        return {keyword: self._number(value, place)}
 
     def _multiple_of(self, keyword: str, value: object, place: str) -> dict[str, Any]:
         step = self._number(value, place)
@@ -219,7 +217,7 @@ class _Preparation:
         if not isinstance(value, str):
             raise self._error(place, f"must be a regular expression, got {shown(value)}")
         check_regex(value, self._param, f"at {place}: ")
-        return {keyword: value}
+        return {keyword: portable_regex(value)}
 
     def _format(self, keyword: str, value: object, place: str) -> dict[str, Any]:
         """As a pattern. A name that is in no draft is an annotation, as the specification says."""

@@ -1,4 +1,4 @@
-"""What the server and its grammar compiler say to each other: one JSON document a line."""
+"""What the server and its grammar checker say to each other: one JSON document a line."""
 
 from typing import Any, Literal
 

@@ -2,6 +2,8 @@
 
 import urllib.parse
 
+_VALUES = ("enum", "const", "default", "examples")  # hold data, not schemas
+
 
 class References:
     """Resolves references inside one schema and gives each place that is referred to a name.
@@ -68,7 +70,11 @@ def _anchors(root: object) -> dict[str, str]:
             anchor = node.get("$anchor")
             if isinstance(anchor, str):
                 found[anchor] = pointer
-            stack += [(f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}", each) for key, each in node.items()]
+            stack += [
+                (f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}", each)
+                for key, each in node.items()
+                if key not in _VALUES
+            ]
         elif isinstance(node, list):
             stack += [(f"{pointer}/{index}", each) for index, each in enumerate(node)]
     return found

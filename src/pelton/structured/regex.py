@@ -19,6 +19,24 @@ _PART = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_UNFIT_FOR_LARK = re.compile(r"\\.|/|\n", re.DOTALL)
+# Members of a class that mean the same in every language, where the class takes them and where it excludes them.
+_TAKEN = {
+    r"\d": "0-9",
+    r"\w": "0-9A-Za-z_",
+    r"\s": r" \t\n\r\f\x0b",
+    r"\D": r"\P{Nd}",
+    r"\W": r"[^\p{L}\p{M}\p{N}\p{Pc}]",
+    r"\S": r"[^\s\x{FEFF}]",
+}
+_EXCLUDED = {
+    r"\d": r"\p{Nd}",
+    r"\w": r"\p{L}\p{M}\p{N}\p{Pc}",
+    r"\s": r"\s\x{FEFF}",
+    r"\D": "[^0-9]",
+    r"\W": "[^0-9A-Za-z_]",
+    r"\S": r"[^ \t\n\r\f\x0b]",
+}
 _LOOKAROUND = ("(?=", "(?!", "(?<=", "(?<!")
 
 
@@ -38,30 +56,30 @@ def check_regex(regex: str, param: str, where: str = "") -> None:
 
 
 def lark_regex(regex: str) -> str:
-    r"""The expression between slashes, as a Lark terminal; \d means [0-9]."""
-
-    def escaped(match: re.Match[str]) -> str:
-        part = match[0]
-        if part.startswith("["):
-            return _ESCAPED.sub(lambda escape: _ascii_digits(escape[0], inside=True), part)
-        return _ascii_digits(part, inside=False)
-
-    body = _PART.sub(escaped, regex)
-    return "/" + re.sub(r"(\\.)|(/)|(\n)", _slash_escape, body, flags=re.DOTALL) + "/"
+    """The expression between slashes, as a Lark terminal."""
+    return "/" + _UNFIT_FOR_LARK.sub(_fit_for_lark, regex) + "/"
 
 
-def _slash_escape(match: re.Match[str]) -> str:
-    if match[1]:
-        return "\\n" if match[1] == "\\\n" else match[1]
-    return "\\/" if match[2] else "\\n"
+def portable_regex(regex: str) -> str:
+    r"""The expression with \d, \w and \s as narrow as in any language: what it matches, it matches in all of them.
+
+    JavaScript's \w, which JSON Schema means, is ASCII; Python's is Unicode, and so its \W takes fewer characters.
+    """
+    return _PART.sub(_portable_part, regex)
 
 
-def _ascii_digits(part: str, *, inside: bool) -> str:
-    if part == "\\d":
-        return "0-9" if inside else "[0-9]"
-    if part == "\\D" and not inside:
-        return "[^0-9]"
-    return part
+def _portable_part(match: re.Match[str]) -> str:
+    part = match[0]
+    if part.startswith("[^"):
+        return _ESCAPED.sub(lambda escape: _EXCLUDED.get(escape[0], escape[0]), part)
+    if part.startswith("["):
+        return _ESCAPED.sub(lambda escape: _TAKEN.get(escape[0], escape[0]), part)
+    narrow = _TAKEN.get(part)
+    return part if narrow is None else f"[{narrow}]"
+
+
+def _fit_for_lark(match: re.Match[str]) -> str:
+    return {"/": "\\/", "\n": "\\n", "\\\n": "\\n"}.get(match[0], match[0])
 
 
 def _reason_against(regex: str) -> str | None:

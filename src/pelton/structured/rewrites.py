@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pelton.structured.json_values import inclusive, inside
 from pelton.structured.references import References
 
 _ASKS_NOTHING: dict[str, tuple[object, ...]] = {
@@ -33,6 +34,24 @@ def simplified(node: dict[str, Any], references: References) -> dict[str, Any] |
     if "unevaluatedProperties" in simple and "additionalProperties" not in simple and not has_applicator:
         simple["additionalProperties"] = simple.pop("unevaluatedProperties")
     return simple
+
+
+def make_bounds_exact(prepared: dict[str, Any]) -> None:
+    """Replace exclusive bounds, also the booleans of draft 4, and bounds of many digits by inclusive ones just inside.
+
+    A decimal of enough digits is below a bound and yet reads as the float64 that is the bound; and the grammar library
+    takes an exclusive bound itself for one that lies within where both bounds have the same integer part.
+    """
+    for keyword, exclusive, direction in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
+        bounds: list[float] = []
+        excluded = prepared.pop(exclusive, False)
+        if keyword in prepared:
+            bound = prepared.pop(keyword)
+            bounds.append(inside(bound, direction) if excluded is True else inclusive(bound, direction))
+        if not isinstance(excluded, bool):
+            bounds.append(inside(excluded, direction))
+        if bounds:
+            prepared[keyword] = max(bounds) if direction > 0 else min(bounds)
 
 
 def _without_list_items(node: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pelton.errors import RequestError
 from pelton.http.body import read_json
 from pelton.http.connection import while_connected
 from pelton.http.openai.bad_words import with_bad_words
@@ -35,7 +34,7 @@ from pelton.http.openai.stream import turn_stream
 from pelton.http.openai.turns import ChatJob, Turn, collect_turns
 from pelton.http.service import Service
 from pelton.http.tools.definitions import tool_use
-from pelton.http.tools.turn import new_parser, opens_reasoning, turn_style
+from pelton.http.tools.turn import constrain_turn, new_parser, opens_reasoning, turn_style
 from pelton.types import Delta
 
 _decoder = msgspec.json.Decoder(ChatBody)
@@ -61,8 +60,6 @@ async def chat_job(service: Service, request: Request, body: ChatBody, *, prefix
     check_model(service, body.model)
     tokenizer = service.engine.tokenizer
     use = tool_use(body)
-    if use.is_enforced:
-        raise RequestError("tool_choice: enforced calls are not supported yet", param="tool_choice")
     if use.mode == "none":
         body = msgspec.structs.replace(body, tools=None)  # a model that does not see tools does not try to call them
     params = chat_params(body, vocab_size=tokenizer.vocab_size)
@@ -73,6 +70,7 @@ async def chat_job(service: Service, request: Request, body: ChatBody, *, prefix
     params = await constrained(service, body, params)
     prompt = await chat_completion_prompt(service, body)
     is_open = style.has_reasoning and opens_reasoning(tokenizer, prompt.token_ids)
+    params = await constrain_turn(service, params, style, use, is_open=is_open)
     job = generation(service, request, body, prompts=[prompt], params=params, prefix=prefix)
     parser = new_parser(style, use, is_open=is_open, is_shown=body.include_reasoning is not False)
     return ChatJob(generation=job, new_parser=parser)
@@ -112,13 +110,13 @@ def _whole_choice(job: Generation, turn: Turn) -> ChatChoice:
 
 
 def _message(turn: Turn) -> ChatMessage:
-    """Content is null beside calls, unless the client asked for the very call: it is known to be all there is."""
+    """Content is null beside calls, but for calls that the client named, which are known to be all there is."""
     calls = [
         ToolCall(id=call.id, type="function", function=FunctionCall(name=call.name, arguments=call.arguments))
         for call in turn.calls
     ]
     return ChatMessage(
-        content=turn.text or (None if turn.finish_reason == "tool_calls" else ""),
+        content=turn.text or (None if calls and turn.finish_reason != "stop" else ""),
         reasoning=turn.reasoning or UNSET,
         tool_calls=calls or UNSET,
     )

@@ -10,6 +10,7 @@ from pelton.types import MAX_LOGPROBS, SamplingParams
 
 MAX_STOP_STRING_LENGTH = 4096
 MAX_LOGIT_BIAS = 100.0
+MAX_STOP_TOKENS = 1024
 
 _SAME_NAME = (
     *(
@@ -79,6 +80,8 @@ def _sampling_params(
         raise RequestError(f"stop: a string is longer than {MAX_STOP_STRING_LENGTH} characters", param="stop")
     _check_stream_options(body)
     _check_labels(body)
+    _check_num_tokens("stop_token_ids", body.stop_token_ids, MAX_STOP_TOKENS)
+    _check_num_tokens("allowed_token_ids", body.allowed_token_ids, vocab_size)
     check_in_vocabulary("stop_token_ids", body.stop_token_ids or (), vocab_size)
     allowed = body.allowed_token_ids
     if allowed is not None:
@@ -136,6 +139,11 @@ def _logit_bias(given: dict[str, float] | None, vocab_size: int) -> dict[int, fl
     if outside:
         raise _outside_vocabulary("logit_bias", outside, vocab_size)
     return biases
+
+
+def _check_num_tokens(param: str, token_ids: list[int] | None, most: int) -> None:
+    if token_ids is not None and len(token_ids) > most:
+        raise RequestError(f"{param}: at most {most} token ids, got {len(token_ids)}", param=param)
 
 
 def check_in_vocabulary(param: str, token_ids: Iterable[int], vocab_size: int) -> None:

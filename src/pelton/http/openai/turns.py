@@ -31,17 +31,19 @@ class MadeCall:
 
 @dataclass(slots=True)
 class Turn:
-    """The whole of one choice. `finish_reason` is what a client sees."""
+    """The whole of one choice. `finish_reason` is what a client sees; `parts` are the same in their order."""
 
     choice: Choice
     text: str = ""
     reasoning: str = ""
     calls: list[MadeCall] = field(default_factory=list[MadeCall])
+    parts: list[Part] = field(default_factory=list[Part])
     finish_reason: str | None = None
     token_ids: list[int] = field(default_factory=list[int])
     positions: list[TextPosition] = field(default_factory=list[TextPosition])
 
     def add(self, parts: Sequence[Part]) -> None:
+        self.parts += parts
         for part in parts:
             match part:
                 case Text(text):

@@ -3,21 +3,30 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from pelton.config import EngineConfig
+from pelton.errors import RequestError
+from pelton.http.openai.constraints import constraint_of
 from pelton.http.openai.parts import PlainText, TurnParser
 from pelton.http.openai.requests import ChatBody
+from pelton.http.service import Service
 from pelton.http.tools import reasoning
 from pelton.http.tools.definitions import ToolUse
+from pelton.http.tools.grammar import TurnGrammar
 from pelton.http.tools.reader import CallRules, TurnReader
 from pelton.http.tools.styles import READERS, call_style, has_reasoning
+from pelton.http.tools.syntax import CallSyntax, call_syntax
 from pelton.tokenizer import Tokenizer
+from pelton.types import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
 class TurnStyle:
-    """How a model's turn is read. `reader` is None where it may call nothing."""
+    """How a model's turn is read, and written where a grammar has it. `reader` is None where it may call nothing."""
 
     reader: type[TurnReader] | None
+    syntax: CallSyntax
     has_reasoning: bool
 
     def shown_special_ids(self, tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -30,8 +39,35 @@ class TurnStyle:
 def turn_style(config: EngineConfig, tokenizer: Tokenizer, body: ChatBody, use: ToolUse) -> TurnStyle:
     """As the settings say, or else the chat template of this request."""
     template = body.chat_template or tokenizer.own_chat_template(with_tools=bool(body.tools))
-    reader = None if use.mode == "none" else READERS[call_style(config.tool_call_parser, template)]
-    return TurnStyle(reader, has_reasoning(config.reasoning_parser, template))
+    name = call_style(config.tool_call_parser, template)
+    if name == "pythonic" and (use.is_enforced or constraint_of(body) is not None):
+        name = "llama3_json"  # the syntax that stands in for Python in grammars
+    reader = None if use.mode == "none" else READERS[name]
+    return TurnStyle(reader, call_syntax(name, template), has_reasoning(config.reasoning_parser, template))
+
+
+async def constrain_turn(
+    service: Service, params: SamplingParams, style: TurnStyle, use: ToolUse, *, is_open: bool
+) -> SamplingParams:
+    """The parameters with a grammar of the whole turn in the place of the one for its answer, where calls are enforced
+    or reasoning comes first.
+
+    Raises:
+        RequestError: a tool's schema is not supported, or the request constrains the answer where only calls may be.
+    """
+    if use.is_enforced and params.grammar is not None:
+        raise RequestError(
+            "tool_choice: where a call must be made there is no answer to constrain; leave out response_format and "
+            "structured_outputs, or set tool_choice to auto",
+            param="tool_choice",
+        )
+    grammar = TurnGrammar(service.engine.tokenizer).of_turn(
+        use, style.syntax, has_reasoning=style.has_reasoning, is_open=is_open, answer=params.grammar
+    )
+    if grammar is None or grammar == params.grammar:
+        return params
+    grammar = await service.grammars.check(grammar, "tools" if use.tools else "response_format")
+    return msgspec.structs.replace(params, grammar=grammar)
 
 
 def new_parser(style: TurnStyle, use: ToolUse, *, is_open: bool, is_shown: bool) -> Callable[[], TurnParser]:

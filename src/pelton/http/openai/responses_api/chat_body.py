@@ -94,7 +94,9 @@ def own_names(error: RequestError) -> RequestError:
     for pattern, name in _RENAMED:
         message = pattern.sub(name, message)
         param = None if param is None else pattern.sub(name, param)
-    return RequestError(message, param=param, status=error.status, code=error.code)
+    return RequestError(
+        message, param=param, status=error.status, code=error.code, retry_after=error.retry_after, reason=error.reason
+    )
 
 
 def _check(body: ResponsesBody) -> None:

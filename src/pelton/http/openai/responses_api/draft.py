@@ -1,6 +1,6 @@
 """From the body of POST /v1/responses to a draft of the response: checked, and its whole conversation tokenized."""
 
-from http import HTTPStatus
+import functools
 
 from starlette.requests import Request
 
@@ -13,6 +13,7 @@ from pelton.http.openai.responses_api.items import input_items
 from pelton.http.openai.responses_api.messages import chat_messages, is_unfinished
 from pelton.http.openai.responses_api.run import Draft
 from pelton.http.openai.responses_api.shapes import ReasoningConfig, Response, TextConfig
+from pelton.http.openai.responses_api.truncation import fitting_messages
 from pelton.http.openai.turns import ChatJob
 from pelton.http.service import Service
 from pelton.types import JsonObject
@@ -26,9 +27,11 @@ async def draft_response(service: Service, request: Request, body: ResponsesBody
     """
     tenant = request.scope[TENANT]
     earlier = _earlier_items(service, tenant, body.previous_response_id)
-    items = [*earlier, *input_items(body.input, earlier)]
+    items = [*earlier, *input_items(body.input, earlier, functools.partial(service.responses.item, tenant))]
     chat = chat_body(body, chat_messages(body.instructions, items), continues=is_unfinished(items))
     try:
+        if body.truncation == "auto":
+            chat.messages = await fitting_messages(service, chat)
         job = await chat_job(service, request, chat, prefix="resp_")
     except RequestError as error:
         raise own_names(error) from None
@@ -48,8 +51,7 @@ def _earlier_items(service: Service, tenant: str, previous_id: str | None) -> li
         raise RequestError(
             f"Previous response with id {previous_id[:256]!r} not found.",
             param=param,
-            status=HTTPStatus.BAD_REQUEST,
-            code="previous_response_not_found",
+            reason="previous_response_not_found",
         ) from None
     if previous.running is not None:
         raise RequestError(f"The response {previous_id!r} is not complete yet", param=param)

@@ -1,6 +1,7 @@
 """Input items: checked, and completed to the shape in which they are kept and listed."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from typing import cast
 
 import msgspec
@@ -11,12 +12,19 @@ from pelton.types import JsonObject
 
 MAX_ID_LENGTH = 256
 
+FindItem = Callable[[str], JsonObject | None]
+
 _INPUT_ROLES = ("user", "system", "developer")
 _TEXT_TYPES = ("input_text", "output_text", "text")
 
 
-def input_items(given: str | list[JsonObject] | None, earlier: Iterable[JsonObject]) -> list[JsonObject]:
+def input_items(
+    given: str | list[JsonObject] | None, earlier: Iterable[JsonObject], find: FindItem
+) -> list[JsonObject]:
     """The items of a body's `input`, each with an id and a status; `earlier` are those that stand before them.
+
+    Args:
+        find: gives the item that an item_reference means, None for an unknown id.
 
     Raises:
         RequestError: names the field of the item that is wrong or not supported.
@@ -29,7 +37,7 @@ def input_items(given: str | list[JsonObject] | None, earlier: Iterable[JsonObje
     items: list[JsonObject] = []
     for position, item in enumerate(given):
         name = f"input[{position}]"
-        normal = _item(item, name)
+        normal = _referenced(item, name, find) if item.get("type") == "item_reference" else _item(item, name)
         if normal["type"] == "function_call":
             call_ids.add(normal["call_id"])
         elif normal["type"] == "function_call_output" and normal["call_id"] not in call_ids:
@@ -41,9 +49,21 @@ def input_items(given: str | list[JsonObject] | None, earlier: Iterable[JsonObje
     return items
 
 
+def _referenced(item: JsonObject, name: str, find: FindItem) -> JsonObject:
+    item_id = _text(item, "id", name)
+    found = find(item_id)
+    if found is None:
+        raise RequestError(
+            f"Item with id {item_id[:MAX_ID_LENGTH]!r} not found. Send the item itself: it may not have been stored.",
+            param=f"{name}.id",
+            status=HTTPStatus.NOT_FOUND,
+        )
+    return found
+
+
 def _item(item: JsonObject, name: str) -> JsonObject:
-    match item.get("type", "message"):
-        case "message":
+    match item.get("type"):
+        case "message" | None:
             return _message(item, name)
         case "function_call":
             return _call(item, name)

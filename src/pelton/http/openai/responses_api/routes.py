@@ -8,6 +8,7 @@ from pelton.errors import RequestError
 from pelton.http.body import read_json
 from pelton.http.connection import while_connected
 from pelton.http.gate import TENANT
+from pelton.http.limits import CARRY_ON
 from pelton.http.openai.responses_api.body import ResponsesBody
 from pelton.http.openai.responses_api.draft import draft_response
 from pelton.http.openai.responses_api.event_log import EventLog
@@ -33,7 +34,7 @@ async def create_response(service: Service, request: Request) -> Answer:
     draft = await draft_response(service, request, body)
     if body.background:
         log = EventLog() if body.stream else None
-        run = BackgroundRun(service, draft, log)
+        run = BackgroundRun(service, draft, log, request.scope[CARRY_ON])
         return _json(_encode(run.response)) if log is None else _events(log, after=-1)
     if body.stream:
         return streamed_response(service, draft)
@@ -148,6 +149,7 @@ ROUTES = (
         endpoint=get_response,
         summary="A response as it is now, or the events of one in the background",
         answers={JSON: Response, EVENTS: JsonObject},
+        query={"stream": {"type": "boolean"}, "starting_after": {"type": "integer", "minimum": 0}},
         errors=(400, 404),
     ),
     Route(
@@ -172,6 +174,11 @@ ROUTES = (
         endpoint=list_input_items,
         summary="The items that a response answers",
         answers={JSON: ItemList},
+        query={
+            "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": DEFAULT_LISTED},
+            "order": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
+            "after": {"type": "string", "description": "Id of the item before the first one"},
+        },
         errors=(400, 404),
     ),
 )

@@ -1,7 +1,7 @@
 """Making a response: while a client waits for it, or in the background."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -120,6 +120,7 @@ class ResponseRun:
             stored = StoredResponse(
                 body=_encode(response),
                 items=conversation_json(draft.items, response.output),
+                output_ids=tuple(item.id for item in response.output),
                 num_input_items=len(draft.items),
                 background=response.background,
                 log=self._log,
@@ -171,24 +172,28 @@ def no_ending(error: Exception | None) -> bytes:
 class BackgroundRun:
     """A response that goes on without a connection. It is kept from the start, and counts as in flight.
 
-    `log` takes its events, if they are to be streamed.
+    `log` takes its events, if they are to be streamed. `carry_on` counts it for its key; see CARRY_ON.
 
     Raises:
         RequestError: the queue is full.
     """
 
-    def __init__(self, service: Service, draft: Draft, log: EventLog | None) -> None:
+    def __init__(
+        self, service: Service, draft: Draft, log: EventLog | None, carry_on: Callable[[], Callable[[], None]]
+    ) -> None:
         self.response = draft.response
         self._service = service
         self._log = log
         self._has_ended = False
         put = None if log is None else log.put
         self._run: ResponseRun | None = None
+        self._count_no_more: Callable[[], None] | None = None
         run = ResponseRun(service, draft, put, self._on_end, at_once=True, log=log)
         if self._has_ended:  # the engine refused it at once
             run.close()
             return
         self._run = run
+        self._count_no_more = carry_on()
         service.lifecycle.begin()
         stored = StoredResponse(
             body=b"",
@@ -209,6 +214,7 @@ class BackgroundRun:
         self._has_ended = True
         if self._log is not None:
             self._log.end()
-        if self._run is not None:
+        if self._run is not None and self._count_no_more is not None:
             self._run.close()
+            self._count_no_more()
             self._service.lifecycle.end()

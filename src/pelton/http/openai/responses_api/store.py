@@ -36,11 +36,12 @@ class StoredResponse:
     """A response as JSON, and the JSON of its conversation: the items before it and its own.
 
     `running` while the response changes: then `body` is empty, and its own items are missing. `log` holds the events
-    of one that was made in the background as a stream.
+    of one that was made in the background as a stream. `output_ids` are the ids of its own items.
     """
 
     body: bytes
     items: bytes
+    output_ids: tuple[str, ...] = ()
     num_input_items: int
     background: bool
     log: EventLog | None = None
@@ -48,7 +49,8 @@ class StoredResponse:
 
     @property
     def num_bytes(self) -> int:
-        return len(self.body) + len(self.items) + (self.log.num_bytes if self.log is not None else 0)
+        log = 0 if self.log is None else self.log.num_bytes + len(self.body)  # its last event holds the body as well
+        return len(self.body) + len(self.items) + log
 
     def json(self) -> bytes:
         return self.body if self.running is None else _encode(self.running.response)
@@ -90,6 +92,14 @@ class ResponseStore:
         responses.move_to_end(response_id)
         return stored
 
+    def item(self, tenant: str, item_id: str) -> JsonObject | None:
+        """An item that a response of the tenant has put out."""
+        shelf = self._shelves[tenant]
+        response_id = shelf.response_ids.get(item_id)
+        if response_id is None:
+            return None
+        return next((item for item in shelf.responses[response_id].conversation() if item["id"] == item_id), None)
+
     def keep(self, tenant: str, response_id: str, stored: StoredResponse) -> None:
         """Keep it, in the place of an earlier state of it."""
         shelf = self._shelves[tenant]
@@ -110,6 +120,7 @@ class _Shelf:
 
     def __init__(self) -> None:
         self.responses: OrderedDict[str, StoredResponse] = OrderedDict()
+        self.response_ids: dict[str, str] = {}  # by the id of an item that was put out
         self.num_bytes = 0
         self._sizes: dict[str, int] = {}  # as they were when counted: a log grows
 
@@ -117,7 +128,11 @@ class _Shelf:
         self.responses[response_id] = stored
         self._sizes[response_id] = stored.num_bytes
         self.num_bytes += stored.num_bytes
+        self.response_ids.update(dict.fromkeys(stored.output_ids, response_id))
 
     def remove(self, response_id: str) -> None:
-        if self.responses.pop(response_id, None) is not None:
+        stored = self.responses.pop(response_id, None)
+        if stored is not None:
             self.num_bytes -= self._sizes.pop(response_id)
+            for item_id in stored.output_ids:
+                del self.response_ids[item_id]

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
+from pelton.engine.text import hidden_ids
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.parts import Part, Reasoning
 from pelton.tokenizer import Tokenizer
@@ -20,7 +21,7 @@ class ReasoningCounter:
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
         self.num_tokens = 0
         self._tokenizer = tokenizer
-        self._hidden = tokenizer.special_ids if params.skip_special_tokens else frozenset[int]()
+        self._hidden = hidden_ids(tokenizer, params)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._texts: list[str] = []  # the output so far
         self._starts: list[int] = []  # of each token that shows, in characters of the output

@@ -1,4 +1,4 @@
-"""The server's side of the grammar compiler: processes that compile off the event loop, a deadline, and a cache."""
+"""The server's side of the grammar checker: processes that compile off the event loop, a deadline, and a cache."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ _MAX_CACHED = 512
 _MAX_CACHED_CHARACTERS = 16 * 2**20
 
 
-class GrammarCompiler:
+class GrammarChecker:
     """Turns constraints into grammars that the engine can run. Use it from one event loop at a time.
 
     A process is started when it is first needed; it goes with this object.
@@ -137,7 +137,7 @@ class _Process:
                     raise EOFError
                 answer += received
         except (TimeoutError, EOFError):
-            logger.warning("the grammar compiler was ended by a grammar; the next one gets a new process")
+            logger.warning("the grammar checker was ended by a grammar; the next one gets a new process")
             self.stop()
             raise
         return bytes(answer)

@@ -1,6 +1,7 @@
-"""From constraint to checked grammar. Runs in the grammar compiler's process: importing the grammar library takes long,
+"""From constraint to checked grammar. Runs in the grammar checker's process: importing the grammar library takes long,
 and a grammar that is nested deep enough ends the process that compiles it."""
 
+import re
 import time
 from collections.abc import Mapping
 from typing import assert_never
@@ -21,7 +22,7 @@ from pelton.structured.limits import MAX_COMPILED_BYTES, MAX_MASK_SECONDS, PARSE
 from pelton.structured.messages import Constraint, Vocabulary
 
 
-class Compiler:
+class Checker:
     """Compiles against a vocabulary of single bytes and the special tokens of the model's, at the model's ids.
 
     What a grammar accepts does not depend on how a vocabulary cuts text into tokens; whether it can be compiled depends
@@ -29,13 +30,15 @@ class Compiler:
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._tokenizer = LLTokenizer(TokenizerWrapper(_Bytes(vocabulary)))
+        self.tokenizer = LLTokenizer(TokenizerWrapper(_Bytes(vocabulary)))
         self._limits = LLParserLimits(**PARSER_LIMITS)
 
-    def compile(self, constraint: Constraint) -> str:
+    def checked(self, constraint: Constraint) -> str:
         """The grammar as llguidance reads it. Raises RequestError with the reason why there is none."""
         grammar = _grammar_text(constraint)
         reason = self._reason_against(grammar)
+        if reason is not None and constraint.kind != "grammar":
+            reason = _ITS_PLACE.sub("", reason)  # in a grammar that the client has not seen
         if reason is not None:
             raise RequestError(f"{constraint.param}: {reason}", param=constraint.param)
         return grammar
@@ -43,7 +46,7 @@ class Compiler:
     def _reason_against(self, grammar: str) -> str | None:
         if len(grammar) > MAX_COMPILED_BYTES:
             return f"the grammar made of it is larger than {MAX_COMPILED_BYTES} bytes"
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        matcher = LLMatcher(self.tokenizer, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
             return _said(matcher.get_error())
         start = time.thread_time()
@@ -112,13 +115,14 @@ def _structural_tag(value: object, param: str) -> str:
 
 def _said(error: str) -> str:
     """The library's words on one line of at most 500 characters."""
-    words = " ".join(error.partition("<state>")[0].split())
+    words = " ".join(error.partition("<state>")[0].split())[:2000]
     for cause, said in _SAID_BETTER.items():
         if cause in words:
             return said
     return words[:500]
 
 
+_ITS_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?| \d+ \| .*$")
 _NOTHING = "no text can satisfy it"
 _SAID_BETTER = {
     "oneOf constraints are not supported": "the keyword `oneOf` is supported where its options exclude each other by "
