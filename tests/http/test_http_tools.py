@@ -246,6 +246,8 @@ def assistant(call: object) -> dict[str, Any]:
 
 
 BAD_SCHEMA = {"type": "object", "properties": {"a": {"$ref": "https://example.com/a"}}}
+IMPOSSIBLE = {"type": "object", "properties": {"x": False}, "required": ["x"]}
+THIRD = "tools[2].function"
 CALL = "messages[1].tool_calls[0]"
 
 
@@ -278,6 +280,11 @@ CALL = "messages[1].tool_calls[0]"
             {"tool_choice": "required", **function(parameters=BAD_SCHEMA)},
             "tools[0].function.parameters",
         ),
+        (
+            {"tool_choice": "required", "tools": [*TOOLS, *function(parameters=IMPOSSIBLE)["tools"]]},
+            f"{THIRD}.parameters",
+        ),
+        ({"tool_choice": "required", **function(parameters=IMPOSSIBLE)}, "tools[0].function.parameters"),
         (function(parameters=BAD_SCHEMA, strict=True), "tools[0].function.parameters"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"function_call": {"name": "f"}}, "function_call"),
