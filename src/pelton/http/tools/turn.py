@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import msgspec
 
@@ -13,12 +14,15 @@ from pelton.http.openai.requests import ChatBody
 from pelton.http.service import Service
 from pelton.http.tools import reasoning
 from pelton.http.tools.definitions import ToolUse
-from pelton.http.tools.grammar import TurnGrammar
+from pelton.http.tools.grammar import TurnGrammar, closed
 from pelton.http.tools.reader import CallRules, TurnReader
 from pelton.http.tools.styles import READERS, call_style, has_reasoning
 from pelton.http.tools.syntax import CallSyntax, call_syntax
+from pelton.structured.messages import Constraint
 from pelton.tokenizer import Tokenizer
 from pelton.types import SamplingParams
+
+_TOO_COMPLEX = "too complex"  # in refusals of what took long to find out, which is not done once more for each tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,21 @@ async def constrain_turn(
     grammar = await service.text_pool.run(write) if use.tools else write()
     if grammar is None or grammar == params.grammar:
         return params
-    grammar = await service.grammars.check(grammar, "tools" if use.tools else "response_format")
-    return msgspec.structs.replace(params, grammar=grammar)
+    return msgspec.structs.replace(params, grammar=await _checked(service, grammar, use))
+
+
+async def _checked(service: Service, grammar: str, use: ToolUse) -> str:
+    """The grammar, if it compiles. If not, the tool whose schema does not compile alone is named."""
+    bound = [tool for tool in use.tools if use.is_enforced or tool.strict]
+    if len(bound) == 1:
+        return await service.grammars.check(grammar, bound[0].param)
+    try:
+        return await service.grammars.check(grammar, "tools" if use.tools else "response_format")
+    except RequestError as error:
+        if error.status == HTTPStatus.BAD_REQUEST and _TOO_COMPLEX not in error.message:
+            for tool in bound:
+                await service.grammars.compile(Constraint("json", closed(tool.parameters), tool.param))
+        raise
 
 
 def new_parser(style: TurnStyle, use: ToolUse, *, is_open: bool, is_shown: bool) -> Callable[[], TurnParser]:
