@@ -1,7 +1,7 @@
 """Runner: executes plans on one device. One per rank."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Protocol
 
 import msgspec
@@ -99,13 +99,15 @@ class Runner:
         rows = [row for row in self._plan.rows if row.sample]
         sampled = iter(self._sample_rows(rows, masks) if rows else ())
         results = [next(sampled) if row.sample else None for row in self._plan.rows]
+        if late:
+            results = [
+                None if row.request_id in late else result for row, result in zip(self._plan.rows, results, strict=True)
+            ]
         if self._unscored:
-            self._score_prompts(results)
+            self._score_prompts(results, late)
         if self._pools:
             self._pool(results)
-        return [
-            None if row.request_id in late else result for row, result in zip(self._plan.rows, results, strict=True)
-        ]
+        return results
 
     def _pool(self, results: list[Sampled | None]) -> None:
         """Add vectors to the results, where the prompts of requests that want one are complete."""
@@ -118,25 +120,31 @@ class Runner:
                 results[index] = _pooled(vector) if pool.is_complete else None
             first += row.num_tokens
 
-    def _score_prompts(self, results: list[Sampled | None]) -> None:
+    def _score_prompts(self, results: list[Sampled | None], late: Set[int]) -> None:
         """Add log-probabilities of prompt tokens to the results, where requests wait for them."""
         first = 0
         for index, row in enumerate(self._plan.rows):
-            if row.request_id in self._unscored and self._stream is not None:
-                result = results[index] or Sampled(0)
-                results[index] = result if result.error else self._score_row(row, first, result)
+            if row.request_id in self._unscored:
+                results[index] = self._score_row(row, first, results[index], is_late=row.request_id in late)
             first += row.num_tokens
 
-    def _score_row(self, row: Row, first: int, result: Sampled) -> Sampled:
-        state = self._states[row.request_id]
-        stream = self._stream
-        assert stream is not None, "a step of single sampled tokens has no prompt to score"
-        entries = score_prompt(row, first, state, lambda rows: self._model.logits(stream, rows), self._scratch)
+    def _score_row(self, row: Row, first: int, result: Sampled | None, *, is_late: bool) -> Sampled | None:
+        """A late row says nothing: what it scored is kept until its last position is computed again."""
+        state, stream = self._states[row.request_id], self._stream
+        if result is not None and result.error:
+            return result
+        if stream is not None:
+            state.scored += score_prompt(
+                row, first, state, lambda rows: self._model.logits(stream, rows), self._scratch
+            )
+        if is_late:
+            return None
         if not has_unscored(state):
             self._unscored.discard(row.request_id)
+        entries, state.scored = state.scored, ()
         if any(math.isnan(entry.logprob) for entry in entries):
             return _no_token(math.nan, state)
-        return msgspec.structs.replace(result, prompt_logprobs=entries)
+        return msgspec.structs.replace(result or Sampled(0), prompt_logprobs=entries)
 
     def _sample_rows(self, rows: Sequence[Row], masks: TokenMasks | None) -> list[Sampled]:
         assert self._logits is not None, "sample() before forward()"

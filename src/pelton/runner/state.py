@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pelton.runner.restrictions import Restrictions
-from pelton.types import NewRequest, SamplingParams
+from pelton.types import NewRequest, SamplingParams, TokenLogprobs
 
 TokenArray = npt.NDArray[np.int64]
 
@@ -16,6 +16,7 @@ class RequestState:
         self.params: SamplingParams = new.params
         self.num_prompt = len(new.prompt_ids)
         self.num_scored = 0  # leading positions whose predictions of the prompt are reported
+        self.scored: tuple[TokenLogprobs, ...] = ()  # of the prompt, and not reported yet
         self.restrictions = Restrictions.of(new.params)
         self._tokens: TokenArray = np.empty(self.num_prompt + 64, dtype=np.int64)
         self._tokens[: self.num_prompt] = new.prompt_ids
