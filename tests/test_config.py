@@ -70,7 +70,7 @@ def test_values_become_the_types_of_their_fields(values, expected):
         ({"dtype": "fp8"}, "dtype must be one of auto, bfloat16, float32, got 'fp8'"),
         ({"page_size": 24}, "page_size must be a multiple of 16"),
         ({"max_modle_len": 5}, "unknown setting 'max_modle_len'; did you mean max_model_len?"),
-        ({"zzz": 5}, "unknown setting 'zzz'; the settings are: api_key"),
+        ({"zzz": 5}, "unknown setting 'zzz'; the settings are: allowed_origins, api_key"),
     ],
 )
 def test_bad_values_name_the_setting(values, message):

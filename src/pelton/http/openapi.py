@@ -100,7 +100,10 @@ def openapi_document(routes: Sequence[Route]) -> JsonObject:
         "paths": paths,
         "components": {
             "schemas": components,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "One of --api-key."}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "One of --api-key."},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same."},
+            },
         },
     }
 
@@ -115,7 +118,7 @@ def _operation(route: Route, schema_of: Mapping[int, JsonObject]) -> JsonObject:
             for match in _PATH_PARAMETER.finditer(route.path)
         ]
         + [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in route.query.items()],
-        "security": [] if is_open else [{"key": []}, {}],  # {}: a server without --api-key
+        "security": [] if is_open else [{"key": []}, {"x-api-key": []}, {}],  # {}: a server without --api-key
         "responses": _responses(route, schema_of, is_open=is_open),
     }
     if route.body is not None:

@@ -1,5 +1,6 @@
 """Error answers in the shape of the Messages API, and the paths that have it."""
 
+import re
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Literal
@@ -22,6 +23,12 @@ _TYPE_BY_STATUS: dict[int, str] = {
     HTTPStatus.GATEWAY_TIMEOUT: "timeout_error",
 }
 
+_FIELDS = (
+    (re.compile(r"^(tools\[\d+\])\.function\.parameters"), r"\1.input_schema"),
+    (re.compile(r"^(tools\[\d+\])\.function\."), r"\1."),
+    (re.compile(r"^response_format\.json_schema"), "output_config.format"),
+    (re.compile(r"^stop:"), "stop_sequences:"),
+)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -39,7 +46,15 @@ def anthropic_error_body(error: Exception) -> bytes:
     """The JSON object {"type": "error", "error": {"type", "message"}}."""
     shown = as_request_error(error)
     kind = _TYPE_BY_STATUS.get(shown.status, "invalid_request_error")
-    return _encode(MessagesError(error=MessagesErrorObject(kind, shown_message(shown))))
+    return _encode(MessagesError(error=MessagesErrorObject(kind, _in_own_terms(shown_message(shown)))))
+
+
+def _in_own_terms(message: str) -> str:
+    """With the Messages API's name where a message begins with the field of the chat that a body became."""
+    field, space, rest = message.partition(" ")
+    for theirs, ours in _FIELDS:
+        field = theirs.sub(ours, field)
+    return field + space + rest
 
 
 def error_body_for(path: str) -> Callable[[Exception], bytes]:
