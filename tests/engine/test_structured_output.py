@@ -24,6 +24,7 @@ from pelton.runner.runner import Runner
 from pelton.sched.pages import PagePool
 from pelton.sched.scheduler import Scheduler
 from pelton.structured.masks import Words
+from pelton.structured.matcher import Matcher
 from pelton.types import Output
 
 PAGE_SIZE = 16
@@ -242,9 +243,37 @@ def test_a_late_mask_costs_its_own_row_a_step_and_never_its_place(
     engine = harness.engine()
     answers = harness.run(engine, [sampled(PHONE, 5), sampled(None, 6, 10)])
     assert [answer.token_ids for answer in answers] == expected
+
+
+def test_a_mask_that_never_comes_ends_its_request(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(module, "_GRACE_SECONDS", 0.0)
     monkeypatch.setattr(module, "MASK_SECONDS", 0.01)
-    late = harness.run(harness.engine(), [sampled(PHONE, 5)])[0]
+    monkeypatch.setattr(Grammars, "_fill", lambda self, part: go_on.wait(20))
+    try:
+        late = harness.run(harness.engine(), [sampled(PHONE, 5)])[0]
+    finally:
+        go_on.set()
     assert (late.finish_reason, late.error_status) == ("error", 400)
+    assert "takes too long" in (late.error or "")
+
+
+def test_a_mask_that_cannot_be_filled_ends_its_own_request_only(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = SamplingParams(temperature=0.0, max_tokens=5)
+    expected = harness.run(harness.engine(), [free])[0].token_ids
+    finish = Grammars._finish_mask
+
+    def finish_or_raise(self: Grammars, constraint: module._Constraint, matcher: Matcher) -> None:
+        if constraint.num_output:
+            raise RuntimeError("planted")
+        finish(self, constraint, matcher)
+
+    monkeypatch.setattr(Grammars, "_finish_mask", finish_or_raise)
+    neighbour, broken = harness.run(harness.engine(), [free, sampled(PHONE, 5)])
+    assert neighbour.token_ids == expected
+    assert broken.finish_reason == "error"
 
 
 def test_offline_generation_obeys_grammars_and_raises_for_a_bad_one() -> None:

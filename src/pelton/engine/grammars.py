@@ -46,6 +46,7 @@ class _Constraint:
     matcher: "Matcher | None" = None
     is_filling: bool = False  # words and matcher belong to a mask thread
     is_filled: bool = False  # words are those of the next token
+    is_broken: bool = False  # the library raised
     num_output: int = 0
 
     @property
@@ -133,22 +134,26 @@ class Grammars:
         return [self._advance(row.request_id, sample) for row, sample in zip(plan.rows, sampled, strict=True)]
 
     def _take_matcher(self, constraint: _Constraint) -> RequestError | None:
-        try:
+        error = constraint.future.exception()
+        if error is None:
             matcher = constraint.matcher = constraint.future.result()
             self._finish_mask(constraint, matcher)
-        except RequestError as error:
+            return None
+        if isinstance(error, RequestError):
             return error
-        except Exception:  # whatever a grammar makes the library do ends its own request only
-            logger.exception("a grammar could not be compiled")
-            return RequestError("the grammar could not be compiled", status=500)
-        return None
+        logger.error("a grammar could not be compiled", exc_info=error)
+        return RequestError("the grammar could not be compiled", status=500)
 
     def _fill(self, constraints: Sequence[_Constraint]) -> None:
         """In a mask thread."""
         for constraint in constraints:
             assert constraint.matcher is not None
-            constraint.matcher.fill(constraint.words)
-            self._finish_mask(constraint, constraint.matcher)
+            try:
+                constraint.matcher.fill(constraint.words)
+                self._finish_mask(constraint, constraint.matcher)
+            except Exception:  # ends its own request only
+                logger.exception("a mask could not be filled")
+                constraint.is_broken = True
             constraint.is_filling = False
 
     def _finish_mask(self, constraint: _Constraint, matcher: "Matcher") -> None:
@@ -168,9 +173,10 @@ class Grammars:
         constraint = self._constraints.get(request_id)
         if constraint is None or constraint.matcher is None or (sample is not None and sample.error is not None):
             return sample
-        if sample is None:
+        if sample is None:  # no row of a request samples whose mask is not finished
             is_late = constraint.is_filling and time.monotonic() - constraint.since > MASK_SECONDS
-            return _failed("it takes too long to find what may follow") if is_late else None
+            gives_up = is_late or constraint.is_broken
+            return _failed("it takes too long to find what may follow") if gives_up else None
         matcher = constraint.matcher
         constraint.is_filled = False
         if matcher.error is None:
