@@ -13,7 +13,6 @@ Pooling = Literal["last", "mean"]
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 4
-MIN_REPETITION_PENALTY = 0.01  # scores are divided by it, and must stay numbers
 _INT64 = 2**63
 
 
@@ -64,7 +63,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         self._check_number("min_p", 0.0, 1.0)
         self._check_number("presence_penalty", -2.0, 2.0)
         self._check_number("frequency_penalty", -2.0, 2.0)
-        self._check_number("repetition_penalty", MIN_REPETITION_PENALTY, 1 / MIN_REPETITION_PENALTY)
+        self._check_number("repetition_penalty", 0.0, math.inf, open_below=True)
         self._check_number("top_k", -1, 2**31 - 1)
         self._check_number("n", 1, MAX_CHOICES)
         if self.greedy and self.n > 1:

@@ -14,7 +14,7 @@ import pelton
 from pelton.http.gate import OPEN_PATHS
 from pelton.http.routes import EVENTS, JSON, Route
 from pelton.http.service import Service
-from pelton.types import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS, MIN_REPETITION_PENALTY, JsonObject
+from pelton.types import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS, JsonObject
 
 # What SamplingParams checks. The structs have types alone: its messages say more than msgspec's.
 _LIMITS: dict[str, JsonObject] = {
@@ -24,7 +24,7 @@ _LIMITS: dict[str, JsonObject] = {
     "min_p": {"minimum": 0, "maximum": 1},
     "presence_penalty": {"minimum": -2, "maximum": 2},
     "frequency_penalty": {"minimum": -2, "maximum": 2},
-    "repetition_penalty": {"minimum": MIN_REPETITION_PENALTY, "maximum": 1 / MIN_REPETITION_PENALTY},
+    "repetition_penalty": {"exclusiveMinimum": 0},
     "n": {"minimum": 1, "maximum": MAX_CHOICES},
     "max_tokens": {"minimum": 0},
     "max_completion_tokens": {"minimum": 1},
@@ -157,7 +157,7 @@ def _answer_schema(media_type: str, kind: object, schema_of: Mapping[int, JsonOb
 
 
 def _any_value(kind: type) -> JsonObject:
-    if kind is object:
+    if kind is object or kind is msgspec.Raw:
         return {"description": "Any JSON value."}
     raise NotImplementedError(f"no schema for {kind}")
 
