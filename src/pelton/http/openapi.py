@@ -31,6 +31,7 @@ _LIMITS: dict[str, JsonObject] = {
     "min_tokens": {"minimum": 0},
     "logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
     "top_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
+    "prompt_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
     "priority": {"minimum": -(2**31), "maximum": 2**31 - 1},
     "stop": {"maxItems": MAX_STOP_STRINGS},
     "cache_salt": {"minLength": 1},
