@@ -79,8 +79,8 @@ def abort_one(canary: Canary) -> int:
 
 
 def test_lif_08_time_to_first_token_is_the_client_s():
-    """Steps of 0.1 s, so that a busy test machine does not decide."""
-    engine = FakeEngine(script=[65] * 3, delay=0.1)
+    """Steps of 0.4 s, so that a busy test machine does not decide."""
+    engine = FakeEngine(script=[65], delay=0.4)
     times: list[float] = []
 
     async def one(client: httpx.AsyncClient) -> None:
@@ -90,11 +90,11 @@ def test_lif_08_time_to_first_token_is_the_client_s():
             times.append(time.perf_counter() - started)
 
     async def scenario(running: Running) -> None:
-        for _ in range(5):
+        for _ in range(3):
             await one(running.client)
         found = metrics_of(await running.client.get("/metrics"))
         mean = found["pelton:time_to_first_token_seconds_sum"] / found["pelton:time_to_first_token_seconds_count"]
-        assert found["pelton:time_to_first_token_seconds_count"] == 5
+        assert found["pelton:time_to_first_token_seconds_count"] == 3
         assert mean == pytest.approx(statistics.mean(times), rel=0.1)
 
     assert serving(engine, scenario) == 0
