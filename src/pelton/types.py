@@ -69,7 +69,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         if self.greedy and self.n > 1:
             raise RequestError("n must be 1 when sampling is greedy (temperature 0)", param="n")
         if self.max_tokens is not None:
-            self._check_number("max_tokens", 0, 2**31 - 1)
+            self._check_number("max_tokens", 0, _INT64 - 1)  # what is above the context is refused with its length
         self._check_number("min_tokens", 0, 2**31 - 1 if self.max_tokens is None else self.max_tokens)
         if self.seed is not None:
             self._check_number("seed", -_INT64, _INT64 - 1)

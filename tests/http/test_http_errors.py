@@ -377,3 +377,12 @@ def test_a_burst_fills_the_queue_before_the_engine_has_counted_it(engine: FakeEn
 
     for _ in range(2):
         assert asyncio.run(burst()) == [200] * 5 + [429] * 4
+
+
+@pytest.mark.parametrize("url", ["/v1/messages", "/v1/messages/count_tokens"])
+def test_a_conversation_that_says_nothing_is_a_400(client: Client, url: str):
+    body = {"max_tokens": 1, "messages": [{"role": "assistant", "content": []}]}
+    response = client.post(url, body)
+    assert response.status_code == 400
+    assert "messages" in response.json()["error"]["message"]
+    assert_canary(client)

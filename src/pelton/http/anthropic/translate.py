@@ -23,7 +23,7 @@ def prompt_body(body: CountTokensBody) -> ChatBody:
         raise RequestError("container is not supported", param="container")
     messages = chat_messages(body.system, body.messages)
     chat = ChatBody(model=body.model, messages=messages)
-    if messages[-1]["role"] == "assistant":
+    if messages and messages[-1]["role"] == "assistant":  # without any it is refused where all chats are
         if "tool_calls" in messages[-1]:
             raise RequestError(
                 "messages: the last one calls tools; send their tool_result blocks after it", param="messages"
