@@ -5,7 +5,7 @@ get the output lengths of the constrained ones. Ratios of wall time, and of proc
 machine that does other things as well. Also where the time goes: processor time of filling a mask and of moving past a
 token, wall time of a step that waits for masks, and the share of tokens that were forced (no forward pass each).
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/structured.py [MODEL] [--kind json|regex] [--requests 16] [--quantize int8]
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/structured.py [MODEL] [--kind regex] [--requests 16] [--quantize int8]
 """
 
 import argparse
@@ -94,7 +94,7 @@ def print_round(index: int, constrained: Round, free: Round) -> None:
     total = sum(constrained.lengths)
     print(
         f"round {index}: {total} tokens, {total / constrained.wall:.0f} tok/s constrained, {total / free.wall:.0f} "
-        f"free, ratio {free.wall / constrained.wall:.3f}, of processor time {free.processor / constrained.processor:.3f}, "
+        f"free, ratio {free.wall / constrained.wall:.3f}, by processor {free.processor / constrained.processor:.3f}, "
         f"forced {constrained.num_forced / total:.1%}"
     )
 

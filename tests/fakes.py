@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import time
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -63,6 +64,13 @@ def tiny_tokenizer() -> Tokenizer:
             chat_templates={"default": CHAT_TEMPLATE},
         ),
     )
+
+
+def fake_vector(token_ids: Sequence[int]) -> "array[float]":
+    """The vector of length 1 that FakeEngine gives for a prompt: how often it has ids of each remainder by 8."""
+    counts = [sum(token_id % 8 == remainder for token_id in token_ids) for remainder in range(8)]
+    length = sum(count * count for count in counts) ** 0.5
+    return array("f", [count / length for count in counts])
 
 
 @dataclass
@@ -162,6 +170,9 @@ class FakeEngine:
 
     def _outputs(self, prompt_ids: Sequence[int], params: SamplingParams) -> list[Output]:
         scores = self._prompt_logprobs(prompt_ids, params)
+        if params.pooling is not None:
+            vector = fake_vector(prompt_ids).tobytes()
+            return [Output(0, finish_reason="stop", num_cached_tokens=self.num_cached_tokens, vector=vector)]
         if params.max_tokens == 0:
             return [*scores, Output(0, finish_reason="length")]
         ids, finish_reason, stop_reason = self._sequence(prompt_ids, params)

@@ -86,7 +86,9 @@ class Tree:
 
 
 def search(engine: Any, prompt: Sequence[int], params: SamplingParams, **settings: Any) -> list[BeamSequence]:
-    return asyncio.run(beam_search(engine, prompt, params, BeamSettings(**settings)))
+    sequences = asyncio.run(beam_search(engine, prompt, params, BeamSettings(**settings)))
+    assert len(sequences) == settings["width"]
+    return sequences
 
 
 def found(sequences: list[BeamSequence]) -> list[tuple[tuple[int, ...], str | None]]:
@@ -158,6 +160,18 @@ def test_length_penalty_chooses_between_short_and_long() -> None:
     params = SamplingParams(max_tokens=4)
     assert search(tree, [0], params, width=2, length_penalty=0.0)[0].token_ids == (END,)
     assert search(tree, [0], params, width=2, length_penalty=2.0)[0].token_ids == (1, 1, END)
+
+
+def test_an_end_that_is_less_likely_than_what_fills_the_beam_is_none() -> None:
+    tree = Tree({(): {1: 0.4, 2: 0.35, END: 0.2}, (1,): {3: 0.3, 4: 0.4, 5: 0.3}, (2,): {3: 0.3, 4: 0.4, 5: 0.3}})
+    sequences = search(tree, [0], SamplingParams(max_tokens=2), width=2, length_penalty=0.0)
+    assert found(sequences) == [((1, 4), "length"), ((2, 4), "length")]
+
+
+def test_complete_sequences_are_no_more_than_the_beam_is_wide() -> None:
+    tree = Tree({(): {1: 0.5, 2: 0.3, END: 0.2}, (1,): {END: 0.9, 3: 0.1}, (2,): {END: 0.9, 3: 0.1}})
+    sequences = search(tree, [0], SamplingParams(max_tokens=5), width=3, length_penalty=0.0)
+    assert [sequence.token_ids for sequence in sequences] == [(1, END), (2, END), (END,)]
 
 
 def test_early_stopping_ends_with_the_first_complete_beam() -> None:

@@ -388,3 +388,35 @@ def test_every_block_of_a_stream_is_opened_filled_and_closed():
         *[("input_json_delta", 2), ("content_block_stop", 2), ("content_block_start", 3), ("input_json_delta", 3)],
         ("content_block_stop", 3),
     ]
+
+
+WEATHER_TOOLS = [{"name": name, "input_schema": {"type": "object"}} for name in ("get_weather", "get_time")]
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [
+        ({"type": "any"}, {"get_weather", "get_time"}),
+        ({"type": "any", "disable_parallel_tool_use": True}, {"get_weather", "get_time"}),
+        ({"type": "tool", "name": "get_time"}, {"get_time"}),
+    ],
+)
+def test_a_call_that_must_be_made_is_a_grammar(choice: dict[str, Any], names: set[str]):
+    engine = engine_saying('<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>')
+    body = {**BODY, "max_tokens": 500, "tools": WEATHER_TOOLS, "tool_choice": choice}
+    answer = Client.of(engine).post(URL, body).json()
+    grammar = engine.calls[0].params.grammar or ""
+    assert {name for name in ("get_weather", "get_time") if name in grammar} == names
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("tool_use", None)
+    (call,) = answer["content"]
+    assert (call["type"], call["name"], call["input"]) == ("tool_use", "get_time", {})
+
+
+def test_an_output_format_is_a_grammar():
+    engine = engine_saying('{"a": 1}')
+    schema = {"type": "object", "properties": {"zebra": {"type": "integer"}}}
+    body = {**BODY, "output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    assert Client.of(engine).post(URL, body).json()["content"] == [{"type": "text", "text": '{"a": 1}'}]
+    assert "zebra" in (engine.calls[0].params.grammar or "")
+    bad = {"type": "json_schema", "schema": {"type": "nonsense"}}
+    assert error_of(engine, {**BODY, "output_config": {"format": bad}})[:2] == (400, "invalid_request_error")

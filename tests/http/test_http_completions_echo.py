@@ -98,7 +98,7 @@ def test_special_tokens_have_a_name_where_they_are_in_the_text():
 @pytest.mark.parametrize("size", [1, 3])
 def test_streamed_echo_equals_the_whole_one(size: int):
     _, client = scripted("hello é w", num_tokens_per_delta=size)
-    body = {"prompt": ["\nhello", "w"], "n": 2, "echo": True, "logprobs": 2, "max_tokens": 4}
+    body = {"prompt": ["\nhello wide open", "w"], "n": 2, "echo": True, "logprobs": 2, "max_tokens": 4}
     whole = client.post(COMPLETIONS, body).json()["choices"]
     chunks = [event["choices"][0] for event in client.events(COMPLETIONS, body)]
     for choice in whole:
@@ -165,3 +165,7 @@ def test_echo_and_prompt_logprobs_each_show_their_own_count():
     assert engine.calls[0].params.prompt_logprobs == 4
     assert len(choice["logprobs"]["top_logprobs"][1]) == 4
     assert len(choice["prompt_logprobs"][1]) == 2
+    body = {"prompt": "hello w", "prompt_logprobs": 4, "echo": True, "logprobs": 1}
+    choice = client.post(COMPLETIONS, body).json()["choices"][0]
+    assert len(choice["logprobs"]["top_logprobs"][1]) == 2
+    assert len(choice["prompt_logprobs"][1]) == 4

@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from pelton.http.openai.responses_api.event_log import EventLog
+
 from bracketed import URL, parse_event_stream, parse_response
 from fakes import FakeEngine, Running, serving, until
 
@@ -122,6 +124,35 @@ def test_a_stream_in_the_background_can_be_resumed():
         assert parse_event_stream(nothing) == []
 
     assert serving(engine, scenario) == 0
+
+
+class Heard:
+    """An Outbox that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.events: list[bytes] = []
+
+    def put(self, data: bytes) -> None:
+        self.events.append(data)
+
+    def end(self) -> None:
+        self.events.append(b"end")
+
+
+def test_who_has_stopped_listening_hears_no_more():
+    log, stays, goes = EventLog(), Heard(), Heard()
+    log.put(b"0")
+    log.listen(stays, after=-1)
+    listening = log.listen(goes, after=0)
+    log.put(b"1")
+    listening.close()
+    log.put(b"2")
+    log.end()
+    listening.close()
+    assert stays.events == [b"0", b"1", b"2", b"end"] and goes.events == [b"1"]
+    late = Heard()
+    log.listen(late, after=1).close()
+    assert late.events == [b"2", b"end"] and log.num_bytes == 3
 
 
 def test_the_stream_of_a_cancelled_response_ends():

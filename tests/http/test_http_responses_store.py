@@ -192,6 +192,15 @@ def test_input_items_are_those_of_the_whole_conversation(monkeypatch: pytest.Mon
     assert [item["id"] for item in page["data"][1:4]] == [item["id"] for item in first["output"]]
 
 
+def test_logprobs_are_not_kept_with_the_conversation():
+    _, client = scripted("x")
+    first = create(client, top_logprobs=3)
+    assert first["output"][0]["content"][0]["logprobs"]
+    second = create(client, previous_response_id=first["id"])
+    answer = listed(client, second["id"])["data"][1]
+    assert answer["id"] == first["output"][0]["id"] and answer["content"][0]["logprobs"] == []
+
+
 @pytest.mark.parametrize(
     ("path", "param"),
     [

@@ -82,3 +82,17 @@ def test_a_format_reaches_the_engine_as_a_grammar():
     body = {"input": "hi", "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}}
     assert parse_response(client.post(URL, body))["text"]["format"]["schema"] == SCHEMA
     assert engine.calls[0].params.grammar is not None
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "f"}])
+def test_a_call_that_is_asked_for_is_enforced(choice: object):
+    engine, client = thinking(CALL)
+    engine.config = replace(engine.config, reasoning_parser="none")
+    response = parse_response(client.post(URL, {"input": "hi", "tools": [TOOL], "tool_choice": choice}))
+    assert [(item["type"], item["status"]) for item in response["output"]] == [("function_call", "completed")]
+    assert response["status"] == "completed" and response["tool_choice"] == choice
+    assert engine.calls[0].params.grammar is not None
+    cut = parse_response(
+        client.post(URL, {"input": "hi", "tools": [TOOL], "tool_choice": choice, "max_output_tokens": 40})
+    )
+    assert cut["status"] == "incomplete" and cut["output"][0]["status"] == "incomplete"

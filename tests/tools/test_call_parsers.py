@@ -15,7 +15,8 @@ from turns import Joined, join, read, read_every_way
 
 RULES = CallRules(names=frozenset({"f", "g", "get_weather"}))
 NESTED = (
-    '{"a": {"b": [1, {"c": "}]</tool_call>"}], "é": "\\"quoted\\" \\\\ \\n 🧎"}, "t": true, "n": null, "x": -1.5e3}'
+    '{"a": {"b": [1, {"c": "}]</tool_call>"}], "é": "\\"quoted\\" \\\\ \\n 🧎"}, "p": "C:\\\\", '
+    '"t": true, "n": null, "x": -1.5e3}'
 )
 
 

@@ -33,6 +33,9 @@ from pelton.http.openai.responses import (
 from pelton.http.openai.responses_api.routes import ROUTES as RESPONSE_ROUTES
 from pelton.http.openai.responses_api.store import ResponseStore
 from pelton.http.openapi import openapi_route
+from pelton.http.pooling.embeddings import create_embedding
+from pelton.http.pooling.routes import ROUTES as POOLING_ROUTES
+from pelton.http.pooling.scores import create_ranking, create_score
 from pelton.http.routes import EVENTS, JSON, Route, starlette_routes
 from pelton.http.service import Service, root_model_name
 from pelton.http.text_pool import TextPool
@@ -135,7 +138,13 @@ _GETS = (
     ),
 )
 # Which endpoint a body without a path is for, by a field that only its bodies have.
-_INVOKED = {"messages": chat.create_chat_completion, "prompt": completions.create_completion}
+_INVOKED = {
+    "messages": chat.create_chat_completion,
+    "prompt": completions.create_completion,
+    "input": create_embedding,
+    "text_1": create_score,
+    "query": create_ranking,
+}
 _INVOCATIONS = Route(
     method="POST",
     path="/invocations",
@@ -144,7 +153,7 @@ _INVOCATIONS = Route(
     body=JsonObject,
     answers={JSON: JsonObject, EVENTS: JsonObject},
 )
-_ALL = (*_POSTS, *RESPONSE_ROUTES, *MESSAGE_ROUTES, _INVOCATIONS, *_GETS)
+_ALL = (*_POSTS, *RESPONSE_ROUTES, *MESSAGE_ROUTES, *POOLING_ROUTES, _INVOCATIONS, *_GETS)
 ROUTES = (*_ALL, openapi_route(_ALL))
 
 

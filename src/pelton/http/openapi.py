@@ -157,7 +157,7 @@ def _answer_schema(media_type: str, kind: object, schema_of: Mapping[int, JsonOb
 
 
 def _any_value(kind: type) -> JsonObject:
-    if kind is object:
+    if kind is object or kind is msgspec.Raw:
         return {"description": "Any JSON value."}
     raise NotImplementedError(f"no schema for {kind}")
 

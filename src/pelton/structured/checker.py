@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import queue
 import select
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future
 from http import HTTPStatus
 
 import msgspec
@@ -32,22 +34,29 @@ _MAX_WAITING = 128
 _MAX_CACHED = 512
 _MAX_CACHED_CHARACTERS = 16 * 2**20
 
+_Queue = queue.SimpleQueue[tuple[Future[Compiled], bytes, str] | None]
+
 
 class GrammarChecker:
     """Turns constraints into grammars that the engine can run. Use it from one event loop at a time.
 
-    A process is started when it is first needed; it goes with this object.
+    A process is started when it is first needed; it goes with this object, or by `close`.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, compile_seconds: float = COMPILE_SECONDS) -> None:
-        self._tokenizer = tokenizer
-        self._seconds = compile_seconds
         self._cache = _Cache()
         self._running: dict[bytes, Future[Compiled]] = {}
-        self._local = threading.local()
-        self._processes: list[_Process] = []
-        self._threads = ThreadPoolExecutor(_NUM_PROCESSES, thread_name_prefix="grammar")
-        weakref.finalize(self, _stop, self._processes)
+        self._work: _Queue = queue.SimpleQueue()
+        self._processes = [_Process(tokenizer) for _ in range(_NUM_PROCESSES)]
+        self._seconds = compile_seconds
+        self._has_threads = False
+        self.num_compiled = 0
+        self.close = weakref.finalize(self, _close, self._work, self._processes)
+
+    @property
+    def num_starts(self) -> int:
+        """How often a process was started: again after each grammar that ended one."""
+        return sum(process.num_starts for process in self._processes)
 
     async def compile(self, constraint: Constraint) -> str:
         """The grammar for SamplingParams.grammar.
@@ -77,30 +86,51 @@ class GrammarChecker:
                 raise RequestError(
                     "Too many grammars wait to be compiled; try again later", status=HTTPStatus.TOO_MANY_REQUESTS
                 )
-            running = self._running[key] = self._threads.submit(self._compile, message, param)
+            self.num_compiled += 1
+            running = self._running[key] = Future()
             running.add_done_callback(lambda _: self._running.pop(key, None))
+            self._work.put((running, message, param))
+            self._start_threads()
         return running
 
-    def _compile(self, message: bytes, param: str) -> Compiled:
-        """In a thread of the pool, each of which has a process of its own."""
-        process: _Process | None = getattr(self._local, "process", None)
-        if process is None:
-            process = self._local.process = _Process(self._tokenizer)
-            self._processes.append(process)
+    def _start_threads(self) -> None:
+        """They know nothing of this object, so that it can go; and an interpreter that ends does not wait for them."""
+        for process in () if self._has_threads else self._processes:
+            threading.Thread(target=_serve, args=(self._work, process, self._seconds), daemon=True).start()
+        self._has_threads = True
+
+
+def _serve(work: "_Queue", process: "_Process", seconds: float) -> None:
+    """Compile with one process until the queue says None."""
+    for future, message, param in iter(work.get, None):
         try:
-            return msgspec.json.decode(process.ask(message, self._seconds), type=Compiled)
-        except TimeoutError:
-            return Compiled(error=f"{param}: it is too complex: compiling takes over {self._seconds:g} s", param=param)
-        except EOFError:
-            return Compiled(error=f"{param}: it is too complex or too deeply nested to compile", param=param)
+            future.set_result(_compiled(process, message, param, seconds))
+        except Exception as error:  # noqa: BLE001 (it belongs to those who wait)
+            future.set_exception(error)
+
+
+def _compiled(process: "_Process", message: bytes, param: str, seconds: float) -> Compiled:
+    try:
+        return msgspec.json.decode(process.ask(message, seconds), type=Compiled)
+    except TimeoutError:
+        return Compiled(error=f"{param}: it is too complex: compiling takes over {seconds:g} s", param=param)
+    except EOFError:
+        return Compiled(error=f"{param}: it is too complex or too deeply nested to compile", param=param)
+
+
+def _close(work: "_Queue", processes: Sequence["_Process"]) -> None:
+    for process in processes:
+        work.put(None)
+        process.stop()
 
 
 class _Process:
-    """A process that answers one line with one line; started again when it has ended."""
+    """A process that answers one line with one line; started when it is needed, and again when it has ended."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._greeting = msgspec.json.encode(_vocabulary(tokenizer)) + b"\n"
+        self._tokenizer = tokenizer
         self._process: subprocess.Popen[bytes] | None = None
+        self.num_starts = 0
 
     def ask(self, message: bytes, seconds: float) -> bytes:
         """Raises TimeoutError or, where the process died of it, EOFError; the next call has a new process."""
@@ -116,9 +146,13 @@ class _Process:
             process.communicate()
 
     def _start(self) -> None:
+        self.num_starts += 1
         command = [sys.executable, "-m", "pelton.structured"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-        self._exchange(self._greeting, _START_SECONDS)
+        try:
+            self._exchange(msgspec.json.encode(_vocabulary(self._tokenizer)) + b"\n", _START_SECONDS)
+        except (TimeoutError, EOFError) as error:
+            raise RuntimeError("the grammar checker does not start") from error
 
     def _exchange(self, message: bytes, seconds: float) -> bytes:
         process = self._process
@@ -170,11 +204,6 @@ def _size(answer: Compiled) -> int:
     return len(answer.grammar or answer.error or "")
 
 
-def _stop(processes: list[_Process]) -> None:
-    for process in processes:
-        process.stop()
-
-
 def _message(constraint: Constraint) -> bytes:
     try:
         message = msgspec.json.encode(constraint) + b"\n"
@@ -188,7 +217,6 @@ def _message(constraint: Constraint) -> bytes:
 
 
 def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    special = {
-        token_id: tokenizer.token_bytes(token_id).decode("utf-8", "replace") for token_id in tokenizer.special_ids
-    }
+    special_ids = tokenizer.special_ids.union(tokenizer.eos_token_ids)
+    special = {token_id: tokenizer.token_bytes(token_id).decode("utf-8", "replace") for token_id in special_ids}
     return Vocabulary(tokenizer.vocab_size, tokenizer.eos_token_ids, special)

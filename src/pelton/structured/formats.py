@@ -35,7 +35,8 @@ FORMATS = {
     "uuid": "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}",
     "uri": f"[A-Za-z][A-Za-z0-9+.-]*://{_HOST}(?::[0-9]{{1,4}})?{_URI_TAIL}",
     "json-pointer": _POINTER,
-    "relative-json-pointer": f"(?:0|[1-9][0-9]{{0,8}})(?:#|{_POINTER})",
+    # Python's usual validator takes no digit behind a zero.
+    "relative-json-pointer": f"(?:0|[1-9]{{1,8}}0?)(?:#|{_POINTER})",
 }
 """What a string of the format must match as a whole."""
 

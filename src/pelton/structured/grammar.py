@@ -21,7 +21,7 @@ from pelton.structured.limits import (
     MAX_SCHEMA_BYTES,
     MAX_TAGS,
 )
-from pelton.structured.regex import check_regex, lark_regex
+from pelton.structured.regex import check_regex, lark_regex, portable_regex
 
 _JSON_STYLE = {
     "whitespace_flexible": False,
@@ -59,11 +59,11 @@ def embedded_schema(schema: object, param: str) -> str:
 
 
 def regex_grammar(regex: object, param: str) -> str:
-    r"""Text that matches the expression as a whole. `.` matches all but a newline, \d the ASCII digits."""
-    if not isinstance(regex, str):
-        raise RequestError(f"{param} must be a string, got {shown(regex)}", param=param)
+    r"""Text that matches the expression as a whole. `.` matches all but a newline; \d, \w and \s see portable_regex."""
+    if not isinstance(regex, str) or not regex:
+        raise RequestError(f"{param} must be a regular expression, got {shown(regex)}", param=param)
     check_regex(regex, param)
-    return f"start: {lark_regex(regex)}"
+    return f"start: {lark_regex(portable_regex(regex))}"
 
 
 def choice_grammar(choices: object, param: str) -> str:

@@ -21,12 +21,12 @@ _APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf", "if", "then", "else", "depend
 def simplified(node: dict[str, Any], references: References) -> dict[str, Any] | bool:
     """The same schema without keywords that ask for nothing, with lists as `items` as prefixItems, with propertyNames
     as properties, and with unevaluatedProperties as additionalProperties, where that says the same."""
-    if node.get("not") in ({}, True):  # as some generators write "never"
+    if _is_one_of(node.get("not"), (True, {})):  # as some generators write "never"
         return False
     simple = {
         keyword: value
         for keyword, value in node.items()
-        if keyword not in _ASKS_NOTHING or value not in _ASKS_NOTHING[keyword]
+        if keyword not in _ASKS_NOTHING or not _is_one_of(value, _ASKS_NOTHING[keyword])
     }
     _without_list_items(simple)
     _without_property_names(simple, references)
@@ -34,6 +34,10 @@ def simplified(node: dict[str, Any], references: References) -> dict[str, Any] |
     if "unevaluatedProperties" in simple and "additionalProperties" not in simple and not has_applicator:
         simple["additionalProperties"] = simple.pop("unevaluatedProperties")
     return simple
+
+
+def _is_one_of(value: object, options: tuple[object, ...]) -> bool:
+    return any(type(value) is type(option) and value == option for option in options)  # 1 is not true here
 
 
 def make_bounds_exact(prepared: dict[str, Any]) -> None:

@@ -226,7 +226,7 @@ class Run:
         sink = functools.partial(self._take, choice)
         if params.prompt_logprobs is not None and not (choice.is_first_of_prompt or job.streamed):
             params = msgspec.structs.replace(params, prompt_logprobs=None)
-        if params.max_tokens == 0 and params.prompt_logprobs is None:  # the prompt echoed
+        if params.max_tokens == 0 and params.prompt_logprobs is None and params.pooling is None:  # the prompt echoed
             asyncio.get_running_loop().call_soon(sink, Delta(finish_reason="length"))
             return
         choice.abort = self._service.engine.submit(

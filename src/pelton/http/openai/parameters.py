@@ -79,7 +79,7 @@ def _sampling_params(
     if any(len(string) > MAX_STOP_STRING_LENGTH for string in stop):
         raise RequestError(f"stop: a string is longer than {MAX_STOP_STRING_LENGTH} characters", param="stop")
     _check_stream_options(body)
-    _check_labels(body)
+    check_labels(body)
     _check_num_tokens("stop_token_ids", body.stop_token_ids, MAX_STOP_TOKENS)
     _check_num_tokens("allowed_token_ids", body.allowed_token_ids, vocab_size)
     check_in_vocabulary("stop_token_ids", body.stop_token_ids or (), vocab_size)
@@ -104,6 +104,8 @@ def _sampling_params(
 
 def _check_max_tokens(name: str, value: int | None, *, minimum: int) -> None:
     """What is above the context length is refused later: with the prompt's length, which the client needs to know."""
+    if value is not None and value >= 2**31:
+        raise RequestError(f"{name} is too large: {value}", param=name)
     if value is not None and value < minimum:
         only_echo = "" if minimum == 0 or value < 0 else " (0 only with echo)"
         raise RequestError(f"{name} must be at least {minimum}{only_echo}, got {value}", param=name)
@@ -114,7 +116,7 @@ def _check_stream_options(body: GenerationBody) -> None:
         raise RequestError("stream_options is for streams: set stream to true", param="stream_options")
 
 
-def _check_labels(body: GenerationBody) -> None:
+def check_labels(body: GenerationBody) -> None:
     if body.cache_salt == "":
         raise RequestError("cache_salt must not be empty; leave it out to share the cache", param="cache_salt")
     if body.priority is not None and not -(2**31) <= body.priority < 2**31:

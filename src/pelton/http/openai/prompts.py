@@ -28,31 +28,33 @@ class Prompt:
     text: str | None
 
 
-async def completion_prompts(service: Service, body: CompletionBody) -> list[Prompt]:
-    """Every prompt of a body, truncated if asked; RequestError if one is empty, too long or out of vocabulary."""
-    items = _prompt_items(body.prompt)
+async def completion_prompts(service: Service, body: CompletionBody, name: str = "prompt") -> list[Prompt]:
+    """Every prompt of a body, truncated if asked; RequestError if one is empty, too long or out of vocabulary.
+
+    `name` is what the client calls the field.
+    """
+    items = _prompt_items(body.prompt, name)
     num_choices = len(items) * (body.n or 1)
     if num_choices > MAX_PROMPTS_TIMES_N:
         raise RequestError(
-            f"prompt: {len(items)} prompts with n = {body.n or 1} make {num_choices} choices; "
+            f"{name}: {len(items)} prompts with n = {body.n or 1} make {num_choices} choices; "
             f"at most {MAX_PROMPTS_TIMES_N} fit into one request",
-            param="prompt",
+            param=name,
         )
     texts = [item for item in items if isinstance(item, str)]
     max_model_len, vocab_size = service.max_model_len, service.engine.tokenizer.vocab_size
     limit = max_model_len if body.truncate_prompt_tokens is None else None
-    encoded = iter(
-        await encode_texts(service, texts, add_special_tokens=body.add_special_tokens is not False, max_model_len=limit)
-    )
+    adds_special = body.add_special_tokens is not False
+    encoded = iter(await encode_texts(service, texts, add_special_tokens=adds_special, max_model_len=limit, name=name))
     prompts: list[Prompt] = []
     for position, item in enumerate(items):
         if isinstance(item, str):
             prompt = Prompt(next(encoded), item)
         else:
-            check_in_vocabulary(_item_name(items, position), item, vocab_size)
+            check_in_vocabulary(_item_name(items, position, name), item, vocab_size)
             prompt = Prompt(item, None)
         prompt = _truncate(prompt, body, max_model_len)
-        _check_length(prompt, _item_name(items, position), max_model_len, generates=body.max_tokens != 0)
+        _check_length(prompt, _item_name(items, position, name), max_model_len, generates=body.max_tokens != 0)
         prompts.append(prompt)
     return prompts
 
@@ -123,14 +125,14 @@ async def chat_completion_prompt(service: Service, body: ChatBody) -> Prompt:
 
 
 async def encode_texts(
-    service: Service, texts: list[str], *, add_special_tokens: bool, max_model_len: int | None
+    service: Service, texts: list[str], *, add_special_tokens: bool, max_model_len: int | None, name: str = "prompt"
 ) -> list[list[int]]:
     """Token ids of each text, off the event loop where there is much of it; RequestError if one cannot fit."""
     tokenizer = service.engine.tokenizer
 
     def encode() -> list[list[int]]:
-        for text in texts:
-            _refuse_hopeless(tokenizer, text, max_model_len, "prompt")
+        for position, text in enumerate(texts):
+            _refuse_hopeless(tokenizer, text, max_model_len, _item_name(texts, position, name))
         return [tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in texts]
 
     if sum(map(len, texts)) <= _INLINE_CHARACTERS:
@@ -197,10 +199,10 @@ def _part_text(part: object, name: str) -> str:
             raise RequestError(f"{name} must be an object with a type", param=name)
 
 
-def _prompt_items(prompt: str | list[str | Integer | list[Integer]] | None) -> list[PromptItem]:
+def _prompt_items(prompt: str | list[str | Integer | list[Integer]] | None, name: str) -> list[PromptItem]:
     """One prompt or several, as a list; ids stay ids."""
     if prompt is None:
-        raise RequestError("prompt is required", param="prompt")
+        raise RequestError(f"{name} is required", param=name)
     if isinstance(prompt, str):
         return [prompt]
     ids = [item for item in prompt if isinstance(item, int)]
@@ -208,14 +210,14 @@ def _prompt_items(prompt: str | list[str | Integer | list[Integer]] | None) -> l
         return [ids]
     items = [item for item in prompt if not isinstance(item, int)]
     if len({type(item) for item in items}) > 1 or len(items) < len(prompt):
-        raise RequestError("prompt must be a string, token ids, or a list of either, not a mixture", param="prompt")
+        raise RequestError(f"{name} must be a string, token ids, or a list of either, not a mixture", param=name)
     if not items:
-        raise RequestError("prompt must not be empty", param="prompt")
+        raise RequestError(f"{name} must not be empty", param=name)
     return items
 
 
-def _item_name(items: list[PromptItem], position: int) -> str:
-    return "prompt" if len(items) == 1 else f"prompt[{position}]"
+def _item_name(items: Sequence[object], position: int, name: str) -> str:
+    return name if len(items) == 1 else f"{name}[{position}]"
 
 
 def _truncate(prompt: Prompt, body: GenerationBody, max_model_len: int) -> Prompt:

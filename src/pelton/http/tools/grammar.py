@@ -1,9 +1,12 @@
 """The grammar of a turn: calls that must be made, and what else constrains it, behind the model's reasoning."""
 
+import functools
 import json
 import re
 from collections.abc import Sequence
 from typing import cast
+
+import msgspec
 
 from pelton.http.tools import reasoning
 from pelton.http.tools.definitions import Tool, ToolUse
@@ -19,6 +22,7 @@ _OPEN_KEYWORDS = frozenset(
         *("allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependentRequired", "$ref", "$dynamicRef"),
     }
 )
+_MAX_CACHED_BYTES = 8192  # of a schema
 _MARKS = re.compile(r"(</?tool_call>|\[TOOL_CALLS\]|\[ARGS\]|</?think>)")
 
 
@@ -104,7 +108,9 @@ class TurnGrammar:
 
     def _arguments(self, tool: Tool, *, is_free: bool) -> str:
         """What the tool's schema says, or any object."""
-        return embedded_schema({"type": "object"} if is_free else closed(tool.parameters), tool.param)
+        schema = msgspec.json.encode({"type": "object"} if is_free else closed(tool.parameters))
+        embedded = _embedded if len(schema) <= _MAX_CACHED_BYTES else _embedded.__wrapped__
+        return embedded(schema, tool.param)
 
     def _terms(self, text: str) -> str:
         """Text as terms of a rule."""
@@ -114,6 +120,12 @@ class TurnGrammar:
             if piece:
                 terms.append(lark_string(piece) if token_id is None else f"<[{token_id}]>")
         return "".join(f"{term} " for term in terms)
+
+
+@functools.lru_cache(maxsize=2048)
+def _embedded(schema: bytes, param: str) -> str:
+    """Kept, as an agent sends the same tools with every turn."""
+    return embedded_schema(msgspec.json.decode(schema), param)
 
 
 def closed(schema: JsonObject) -> JsonObject:

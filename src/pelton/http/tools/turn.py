@@ -55,15 +55,22 @@ async def constrain_turn(
     Raises:
         RequestError: a tool's schema is not supported, or the request constrains the answer where only calls may be.
     """
+    if not (use.is_enforced or params.grammar is not None or any(tool.strict for tool in use.tools)):
+        return params
     if use.is_enforced and params.grammar is not None:
         raise RequestError(
             "tool_choice: where a call must be made there is no answer to constrain; leave out response_format and "
             "structured_outputs, or set tool_choice to auto",
             param="tool_choice",
         )
-    grammar = TurnGrammar(service.engine.tokenizer).of_turn(
-        use, style.syntax, has_reasoning=style.has_reasoning, is_open=is_open, answer=params.grammar
-    )
+
+    def write() -> str | None:
+        return TurnGrammar(service.engine.tokenizer).of_turn(
+            use, style.syntax, has_reasoning=style.has_reasoning, is_open=is_open, answer=params.grammar
+        )
+
+    # A schema takes about a millisecond, and agents bring dozens of tools.
+    grammar = await service.text_pool.run(write) if use.tools else write()
     if grammar is None or grammar == params.grammar:
         return params
     grammar = await service.grammars.check(grammar, "tools" if use.tools else "response_format")

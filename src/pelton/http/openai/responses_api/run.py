@@ -85,8 +85,7 @@ class ResponseRun:
             self._turn.close()
 
     def cancel(self) -> None:
-        """End it early, but keep what there is."""
-        self.close()
+        """End it early, but keep what there is; it must still be closed."""
         self._writer.cancel(self._response_usage())
         self._end()
 
