@@ -48,7 +48,9 @@ class AlignedLogprobs:
             if entry.token_id not in self._hidden:
                 start = self._num_token_characters
                 self._num_token_characters += len(self._decoder.decode(self._tokenizer.token_bytes(entry.token_id)))
-                self._pending.append(TextPosition(start, self._num_token_characters, entry))
+                # A token that only begins a character waits for that character: it may belong to a stop string.
+                end = self._num_token_characters + bool(self._decoder.getstate()[0])
+                self._pending.append(TextPosition(start, end, entry))
             elif self._keep_all:
                 here = self._num_token_characters
                 self._pending.append(TextPosition(here, here, entry, in_text=False))
