@@ -36,7 +36,7 @@ def test_str_02_bytes_of_the_entries_begin_with_the_text(stop: str, visible: str
         entries = choice["logprobs"]["content"] if choice["logprobs"] else []
         streamed += entries
         sent_bytes += bytes(byte for entry in entries for byte in entry["bytes"])
-        straddling = len(entries[-1]["bytes"]) if entries else 0  # the stop string may begin inside of a token
+        straddling = len(streamed[-1]["bytes"]) if streamed else 0  # the stop string may begin inside of a token
         assert len(sent_bytes) - straddling <= len(sent_text.encode()), "an entry is shown before its text"
     assert streamed == whole["logprobs"]["content"]
 
