@@ -2,6 +2,7 @@
 
 import pytest
 
+from canary import Canary
 from fakes import Client, FakeEngine
 
 USER = [{"role": "user", "content": "hi"}]
@@ -50,3 +51,17 @@ def test_api_26_messages(client: Client):
     assert (answer["type"], answer["role"], answer["content"][0]["text"]) == ("message", "assistant", "hello")
     count = client.post("/v1/messages/count_tokens", {"model": "tiny", "messages": USER}).json()["input_tokens"]
     assert count == answer["usage"]["input_tokens"] > 0
+
+
+@pytest.mark.e2e
+def test_api_26_embeddings_scores_and_ranks(canary: Canary):
+    answer = canary.client.post("/v1/embeddings", json={"input": ["the sea", "the sea", "bread"]}).json()
+    vectors = [entry["embedding"] for entry in answer["data"]]
+    assert [entry["index"] for entry in answer["data"]] == [0, 1, 2]
+    assert vectors[0] == vectors[1] != vectors[2]
+    scores = canary.client.post("/v1/score", json={"text_1": "the sea", "text_2": ["bread", "the sea"]}).json()["data"]
+    assert scores[1]["score"] == pytest.approx(1, abs=1e-3)
+    assert scores[0]["score"] < scores[1]["score"]
+    ranks = canary.client.post("/v1/rerank", json={"query": "the sea", "documents": ["bread", "the sea"]}).json()
+    assert ranks["results"][0]["index"] == 1
+    canary.check()
