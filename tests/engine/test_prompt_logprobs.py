@@ -7,6 +7,7 @@ import torch
 import transformers
 
 from pelton.engine.llm import LLM, RequestOutput
+from pelton.errors import RequestError
 from pelton.types import SamplingParams, TokenLogprobs
 from pelton.weights.hub import locate
 from pelton.weights.model_files import ModelFiles
@@ -103,5 +104,5 @@ def test_log_probabilities_that_are_no_numbers_end_the_request_alone(llm: LLM, m
     model = llm._engine._runner._model  # type: ignore[attr-defined]
     compute = model.logits
     monkeypatch.setattr(model, "logits", lambda stream, rows: compute(stream, rows) * torch.nan)
-    with pytest.raises(RuntimeError, match="not finite"):
+    with pytest.raises(RequestError, match="not finite"):
         score(llm, "a b c", max_tokens=0)

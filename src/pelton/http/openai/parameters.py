@@ -109,6 +109,8 @@ def _check_max_tokens(name: str, value: int | None, *, minimum: int) -> None:
     if value is not None and value < minimum:
         only_echo = "" if minimum == 0 or value < 0 else " (0 only with echo)"
         raise RequestError(f"{name} must be at least {minimum}{only_echo}, got {value}", param=name)
+    if value is not None and value >= 2**31:
+        raise RequestError(f"{name} is too large: {value}", param=name)
 
 
 def _check_stream_options(body: GenerationBody) -> None:
