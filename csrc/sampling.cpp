@@ -21,6 +21,13 @@ constexpr int64_t kSerialLogits = 64 * 1024;  // fewer are not worth a second th
 constexpr std::array<float, 6> kCandidateShares{1e-1f, 1e-2f, 1e-3f, 1e-4f, 1e-6f, 0.0f};
 constexpr int64_t kGatherRoom = 16;
 
+void mask_logits(float* logits, int64_t size, const uint32_t* allowed) {
+  for (int64_t i = 0; i < size; ++i) {
+    const bool is_allowed = (allowed[i / 32] >> (i % 32)) & 1;
+    if (!is_allowed && !std::isnan(logits[i])) logits[i] = -std::numeric_limits<float>::infinity();
+  }
+}
+
 float largest_logit(const float* logits, int64_t size) {
   float largest = -std::numeric_limits<float>::infinity();
   for (int64_t i = 0; i < size; ++i) {
@@ -213,10 +220,17 @@ void sample_binding(uintptr_t logits, int64_t row_stride, int64_t num_rows, int6
   }
 }
 
+void mask_binding(uintptr_t logits, int64_t vocabulary, uintptr_t allowed) {
+  choose_kernel().mask(reinterpret_cast<float*>(logits), vocabulary, reinterpret_cast<const uint32_t*>(allowed));
+}
+
 }  // namespace
 
-const SamplingKernel kPortableSampling{largest_logit, weigh_logits, gather_weights};
+const SamplingKernel kPortableSampling{mask_logits, largest_logit, weigh_logits, gather_weights};
 
-void register_sampling(nb::module_& m) { m.def("sample", &sample_binding, nb::call_guard<nb::gil_scoped_release>()); }
+void register_sampling(nb::module_& m) {
+  m.def("sample", &sample_binding, nb::call_guard<nb::gil_scoped_release>());
+  m.def("mask_logits", &mask_binding);
+}
 
 }  // namespace pelton

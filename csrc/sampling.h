@@ -26,7 +26,11 @@ using WeighFunction = void (*)(const float* logits, int64_t size, float largest,
 // room for size + 16.
 using GatherFunction = int64_t (*)(const float* weights, int64_t size, float share, int32_t* tokens, float* gathered);
 
+// Logits whose bit is 0 in `allowed` (32 to a word, the lowest bit first) become -inf. NaNs stay.
+using MaskFunction = void (*)(float* logits, int64_t size, const uint32_t* allowed);
+
 struct SamplingKernel {
+  MaskFunction mask;
   LargestFunction largest;
   WeighFunction weigh;
   GatherFunction gather;

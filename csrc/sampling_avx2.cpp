@@ -11,6 +11,21 @@ inline __m256 keep_lanes(__m256 value, __m256 rest, FirstLanes lanes) {
   return _mm256_blendv_ps(rest, value, _mm256_castsi256_ps(lane_mask(lanes)));
 }
 
+void mask_logits(float* logits, int64_t size, const uint32_t* allowed) {
+  const __m256 lowest = _mm256_set1_ps(-__builtin_inff());
+  const __m256i bit_of_lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const auto* bits = reinterpret_cast<const unsigned char*>(allowed);
+  for_each_vector(size, [&](int64_t i, auto lanes) {
+    const int byte = bits[i / 8];
+    if (byte == 0xff) return;
+    const __m256i present = _mm256_and_si256(_mm256_set1_epi32(byte), bit_of_lane);
+    const __m256 is_allowed = _mm256_castsi256_ps(_mm256_cmpeq_epi32(present, bit_of_lane));
+    const __m256 values = load_lanes(logits + i, lanes);
+    const __m256 masked = _mm256_min_ps(lowest, values);  // a NaN stays: it is second
+    store_lanes(logits + i, _mm256_blendv_ps(masked, values, is_allowed), lanes);
+  });
+}
+
 float largest_logit(const float* logits, int64_t size) {
   const __m256 least = _mm256_set1_ps(-__builtin_inff());
   __m256 largest = least, nan = _mm256_setzero_ps();
@@ -62,6 +77,6 @@ int64_t gather_weights(const float* weights, int64_t size, float share, int32_t*
 
 }  // namespace
 
-const SamplingKernel kAvx2Sampling{largest_logit, weigh_logits, gather_weights};
+const SamplingKernel kAvx2Sampling{mask_logits, largest_logit, weigh_logits, gather_weights};
 
 }  // namespace pelton

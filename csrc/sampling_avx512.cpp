@@ -5,6 +5,17 @@
 namespace pelton {
 namespace {
 
+void mask_logits(float* logits, int64_t size, const uint32_t* allowed) {
+  const __m512 lowest = _mm512_set1_ps(-__builtin_inff());
+  const auto* bits = reinterpret_cast<const __mmask16*>(allowed);
+  for_each_vector(size, [&](int64_t i, auto lanes) {
+    const __mmask16 forbidden = ~bits[i / 16];
+    if (forbidden == 0) return;
+    const __m512 values = load_lanes(logits + i, lanes);
+    store_lanes(logits + i, _mm512_mask_min_ps(values, forbidden, lowest, values), lanes);  // a NaN stays: it is second
+  });
+}
+
 float largest_logit(const float* logits, int64_t size) {
   __m512 largest = _mm512_set1_ps(-__builtin_inff());
   __mmask16 nan = 0;
@@ -57,6 +68,6 @@ int64_t gather_weights(const float* weights, int64_t size, float share, int32_t*
 
 }  // namespace
 
-const SamplingKernel kAvx512Sampling{largest_logit, weigh_logits, gather_weights};
+const SamplingKernel kAvx512Sampling{mask_logits, largest_logit, weigh_logits, gather_weights};
 
 }  // namespace pelton

@@ -3,6 +3,10 @@
 Shapes: S sampled rows, V vocabulary.
 """
 
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 import torch
 
 
@@ -16,6 +20,15 @@ def reference_sample(logits: torch.Tensor, controls: torch.Tensor) -> tuple[torc
         elif temperature > 0:
             tokens[row] = _sample_row(logits[row].double() / temperature, int(top_k), top_p, min_p, uniform)
     return tokens, largest.cpu()
+
+
+def reference_mask(logits: torch.Tensor, rows: Sequence[int], masks: Sequence[npt.NDArray[np.int32]]) -> None:
+    """See `ops.sampling.mask_logits`."""
+    bits = np.unpackbits(np.stack(masks).view(np.uint8), axis=1, bitorder="little")[:, : logits.shape[1]]
+    forbidden = torch.from_numpy(bits == 0).to(logits.device)
+    selected = torch.tensor(rows, device=logits.device)
+    values = logits[selected]
+    logits[selected] = values.masked_fill(forbidden & ~values.isnan(), -torch.inf)
 
 
 def _sample_row(scaled: torch.Tensor, top_k: int, top_p: float, min_p: float, uniform: float) -> int:

@@ -3,10 +3,14 @@
 Shapes: S sampled rows, V vocabulary.
 """
 
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from pelton.kernels.cpu import extension
-from pelton.ops.reference_sampling import reference_sample
+from pelton.ops.reference_sampling import reference_mask, reference_sample
 
 NUM_CONTROLS = 5  # temperature, top_k, top_p, min_p, uniform
 
@@ -35,3 +39,22 @@ def sample(logits: torch.Tensor, controls: torch.Tensor) -> tuple[torch.Tensor, 
         largest.data_ptr(),
     )  # fmt: skip
     return tokens, largest
+
+
+def mask_logits(logits: torch.Tensor, rows: Sequence[int], masks: Sequence[npt.NDArray[np.int32]]) -> None:
+    """Rule out, in place, the tokens that the masks of some rows do not allow. NaNs stay.
+
+    Args:
+        logits: [S, V] float32; rows may be strided.
+        rows: the rows to mask.
+        masks: of each of them: [ceil(V / 32)] words, contiguous; token t is bit t % 32 of word t // 32, set if allowed.
+    """
+    if extension is None or not logits.is_cpu:
+        reference_mask(logits, rows, masks)
+        return
+    vocabulary = logits.shape[1]
+    assert logits.dtype is torch.float32 and logits.stride(1) == 1
+    start, row_bytes = logits.data_ptr(), logits.stride(0) * logits.element_size()
+    for row, mask in zip(rows, masks, strict=True):
+        assert mask.size * 32 >= vocabulary and mask.flags.c_contiguous
+        extension.mask_logits(start + row * row_bytes, vocabulary, mask.ctypes.data)

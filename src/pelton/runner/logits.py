@@ -9,10 +9,7 @@ import numpy as np
 import torch
 
 from pelton.runner.state import RequestState
-from pelton.structured.masks import Words
 
-_BITS_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-_LIMITS_OF_BYTE = np.where(_BITS_OF_BYTE == 1, np.inf, -np.inf).astype(np.float32)  # of the logits of 8 tokens
 # Beyond these a penalty decides alone, and quotients would leave float32.
 _LEAST_PENALTY, _MOST_PENALTY = 1e-30, 1e30
 
@@ -48,24 +45,6 @@ def needs_adjustment(state: RequestState, position: int) -> bool:
         or params.frequency_penalty
         or position - state.num_prompt < params.min_tokens
     )
-
-
-def mask_logits(logits: torch.Tensor, rows: Sequence[int], words: Sequence[Words]) -> None:
-    """Rule out, in place, the tokens that the masks of some rows do not allow (see TokenMasks). NaNs stay.
-
-    On a CPU a row costs the same whatever its mask, 20 us for 50,000 tokens, and there is no work for other threads.
-    """
-    vocabulary = logits.shape[1]
-    if not logits.is_cpu:
-        allowed = _BITS_OF_BYTE[np.stack(words).view(np.uint8)].reshape(len(rows), -1)[:, :vocabulary]
-        selected = torch.tensor(rows, device=logits.device)
-        forbidden = torch.from_numpy(allowed).to(logits.device) == 0
-        logits[selected] = logits[selected].masked_fill(forbidden, -torch.inf)
-        return
-    for row, row_words in zip(rows, words, strict=True):
-        values = logits[row].numpy()
-        limits = _LIMITS_OF_BYTE.take(row_words.view(np.uint8), axis=0).reshape(-1)[:vocabulary]
-        np.minimum(values, limits, out=values)
 
 
 def _adjust_row(logits: torch.Tensor, state: RequestState, position: int, eos_token_ids: Collection[int]) -> None:

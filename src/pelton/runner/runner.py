@@ -10,10 +10,10 @@ import torch
 from pelton.layers.context import Batch, LayerContext, LayerKV
 from pelton.model_config import ModelInfo
 from pelton.ops.program import Program
-from pelton.ops.sampling import sample
+from pelton.ops.sampling import mask_logits, sample
 from pelton.runner.batch import BatchBuilder
 from pelton.runner.graphs import StepGraphs
-from pelton.runner.logits import adjust_logits, mask_logits
+from pelton.runner.logits import adjust_logits
 from pelton.runner.pooling import HiddenStates
 from pelton.runner.prompt_logprobs import has_unscored, score_prompt
 from pelton.runner.sampler import sampling_controls, token_logprobs
