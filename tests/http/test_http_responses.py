@@ -380,7 +380,7 @@ ALLOWED = {"type": "allowed_tools", "tools": [{"type": "function", "name": "x"}]
         ({"top_logprobs": -1}, "top_logprobs", "at least 0"),
         ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens must be at least 1"),
         ({"max_output_tokens": 2049}, "max_output_tokens", "max_output_tokens is too large"),
-        ({"max_output_tokens": 2**31}, "max_output_tokens", "max_output_tokens must be"),
+        ({"max_output_tokens": 2**31}, "max_output_tokens", "max_output_tokens is too large"),
         ({"max_output_tokens": 2**63}, "max_output_tokens", "Expected"),
         ({"temperature": 3}, "temperature", "at most 2"),
         ({"top_p": 0}, "top_p", "above 0"),
