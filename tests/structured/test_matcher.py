@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from llguidance import LLParserLimits
 
 from pelton.errors import RequestError
 from pelton.structured import matcher as module
+from pelton.structured.limits import PARSER_LIMITS
 from pelton.structured.masks import Words, num_words
 from pelton.structured.matcher import CompiledGrammars, Matcher
 from pelton.tokenizer import Tokenizer
@@ -120,8 +122,9 @@ def test_a_bad_grammar_is_refused_and_not_kept(grammars: CompiledGrammars, gramm
 
 
 def test_a_grammar_that_becomes_too_complex_is_an_error_not_an_end(
-    tokenizer: Tokenizer, grammars: CompiledGrammars
+    tokenizer: Tokenizer, grammars: CompiledGrammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "_LIMITS", LLParserLimits(**{**PARSER_LIMITS, "max_items_in_row": 200}))
     matcher = start(grammars, 'start: x\nx: x x x | x x | /[a-z]+/ | " "')
     words = new_words()
     for _ in range(500):

@@ -8,9 +8,10 @@ from pelton.http.anthropic.answer import begun_message, message_delta
 from pelton.http.anthropic.blocks import BlockWriter
 from pelton.http.anthropic.errors import anthropic_error_body
 from pelton.http.anthropic.responses import MessageStart, MessageStop, Ping
-from pelton.http.openai.generation import Choice, UsageCounter
+from pelton.http.openai.answers import UsageCounter
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.parts import Part
+from pelton.http.openai.run import Choice
 from pelton.http.openai.turns import ChatJob, TurnRun
 from pelton.http.service import Service
 from pelton.http.sse import EventStream, Outbox, event

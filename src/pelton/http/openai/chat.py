@@ -11,7 +11,7 @@ from pelton.http.body import read_json
 from pelton.http.connection import while_connected
 from pelton.http.openai.bad_words import with_bad_words
 from pelton.http.openai.constraints import constrained
-from pelton.http.openai.generation import Choice, Generation, generation, refuse_when_full
+from pelton.http.openai.generation import Generation, generation, refuse_when_full
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.models import check_model
 from pelton.http.openai.parameters import chat_params
@@ -30,6 +30,7 @@ from pelton.http.openai.responses import (
     ToolCall,
     Usage,
 )
+from pelton.http.openai.run import Choice
 from pelton.http.openai.stream import turn_stream
 from pelton.http.openai.turns import ChatJob, Turn, collect_turns
 from pelton.http.service import Service

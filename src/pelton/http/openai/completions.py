@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from pelton.http.body import read_json
 from pelton.http.connection import while_connected
+from pelton.http.openai.answers import Answer, collect
 from pelton.http.openai.bad_words import with_bad_words
 from pelton.http.openai.constraints import constrained
-from pelton.http.openai.generation import Answer, Choice, Generation, collect, generation, refuse_when_full
+from pelton.http.openai.generation import Generation, generation, refuse_when_full
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.models import check_model
 from pelton.http.openai.parameters import completion_params
@@ -20,6 +21,7 @@ from pelton.http.openai.prompt_logprobs import by_token_id, echoed_logprobs, joi
 from pelton.http.openai.prompts import Prompt, completion_prompts
 from pelton.http.openai.requests import CompletionBody
 from pelton.http.openai.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
+from pelton.http.openai.run import Choice
 from pelton.http.openai.stream import event_stream
 from pelton.http.service import Service
 from pelton.types import Delta

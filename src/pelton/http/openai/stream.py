@@ -5,10 +5,12 @@ from typing import Protocol
 
 import msgspec
 
-from pelton.http.openai.generation import Choice, Generation, Run, UsageCounter
+from pelton.http.openai.answers import UsageCounter
+from pelton.http.openai.generation import Generation
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.parts import Part, Reasoning, Text, ToolCallArguments, ToolCallStart
 from pelton.http.openai.responses import Usage
+from pelton.http.openai.run import Choice, Run
 from pelton.http.openai.turns import ChatJob, TurnRun
 from pelton.http.service import Service
 from pelton.http.sse import EventStream, EventTemplate, Outbox, event

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pelton.http.openai.generation import Choice, Generation, OnEnd, Run, UsageCounter
+from pelton.http.openai.answers import UsageCounter
+from pelton.http.openai.generation import Generation
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.parts import Part, Reasoning, Text, ToolCallArguments, ToolCallStart, TurnParser
 from pelton.http.openai.responses import Usage
+from pelton.http.openai.run import Choice, OnEnd, Run
 from pelton.http.service import Service
 from pelton.types import Delta
 

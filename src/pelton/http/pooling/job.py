@@ -8,12 +8,14 @@ from typing import TypeVar, cast
 from starlette.requests import Request
 
 from pelton.errors import RequestError
-from pelton.http.openai.generation import Choice, Generation, Run, UsageCounter, generation
+from pelton.http.openai.answers import UsageCounter
+from pelton.http.openai.generation import Generation, generation
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.parameters import check_labels
 from pelton.http.openai.prompts import Prompt, completion_prompts
 from pelton.http.openai.requests import CompletionBody, Integer
 from pelton.http.openai.responses import Usage
+from pelton.http.openai.run import Choice, Run
 from pelton.http.pooling.requests import PoolingBody
 from pelton.http.service import Service
 from pelton.types import Delta, Pooling, SamplingParams

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pelton.http.openai.generation import Choice, OnEnd, UsageCounter
+from pelton.http.openai.answers import UsageCounter
 from pelton.http.openai.logprobs import TextPosition
 from pelton.http.openai.parts import Part
 from pelton.http.openai.responses_api.event_log import EventLog
@@ -19,6 +19,7 @@ from pelton.http.openai.responses_api.shapes import (
 from pelton.http.openai.responses_api.store import StoredResponse, conversation_json
 from pelton.http.openai.responses_api.tokens import ReasoningCounter
 from pelton.http.openai.responses_api.writer import Put, ResponseWriter
+from pelton.http.openai.run import Choice, OnEnd
 from pelton.http.openai.turns import ChatJob, TurnRun
 from pelton.http.service import Service
 from pelton.http.sse import EventStream
