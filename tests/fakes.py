@@ -109,6 +109,7 @@ class FakeEngine:
     calls: list[Call] = field(default_factory=list)
     num_live: int = 0
     aborting: bool = False
+    sampling_defaults: Mapping[str, int | float] = field(default_factory=dict)
 
     @property
     def info(self) -> ModelInfo:
@@ -123,6 +124,7 @@ class FakeEngine:
             head_dim=8,
             max_position_embeddings=2048,
             eos_token_ids=self.tokenizer.eos_token_ids,
+            sampling_defaults=self.sampling_defaults,
         )
 
     def ids(self, text: str) -> list[int]:

@@ -102,6 +102,16 @@ class EngineConfig:
         group="model",
         minimum=1,
     )
+    generation_config: str = setting(
+        "auto",
+        "sampling of requests that leave it open: auto takes what the model's generation_config.json or GGUF metadata "
+        "recommends, none (or vllm) the API's own defaults",
+        group="model",
+        choices=("auto", "none", "vllm"),
+    )
+    override_generation_config: str | None = setting(
+        None, "JSON object of generation_config.json's sampling fields, which win over the model's", group="model"
+    )
     seed: int = setting(0, "base of the seeds drawn for requests without one", group="model", minimum=0)
 
     device: str = setting("auto", "where the model runs", group="engine", choices=("auto", "cpu"))

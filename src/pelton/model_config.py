@@ -58,6 +58,7 @@ class ModelInfo:
 
     `rope_scaling` is the checkpoint's dictionary as is ({"rope_type": ..., "factor": ...}), or None.
     `sliding_window` is in tokens, None for full attention. `max_position_embeddings` is the trained context length.
+    `sampling_defaults` are what requests get that leave it open, by the fields of SamplingParams.
     """
 
     architecture: str  # e.g. "LlamaForCausalLM"
@@ -83,6 +84,7 @@ class ModelInfo:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "ModelInfo":

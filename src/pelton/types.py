@@ -1,6 +1,7 @@
 """What scheduler, runner, engine and server say to each other: plain integers, strings and floats."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -67,7 +68,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         self._check_number("top_k", -1, 2**31 - 1)
         self._check_number("n", 1, MAX_CHOICES)
         if self.greedy and self.n > 1:
-            raise RequestError("n must be 1 when sampling is greedy (temperature 0)", param="n")
+            raise RequestError("n must be 1 when sampling is greedy (temperature 0 or top_k 1)", param="n")
         if self.max_tokens is not None:
             self._check_number("max_tokens", 0, _INT64 - 1)  # what is above the context is refused with its length
         self._check_number("min_tokens", 0, 2**31 - 1 if self.max_tokens is None else self.max_tokens)
@@ -256,3 +257,4 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 JsonObject = dict[str, Any]
+SamplingDefaults = Mapping[str, Any]  # numbers by the fields of SamplingParams, for requests that leave those open

@@ -12,7 +12,7 @@ from pelton.cli.answers import RemoteModel, TokenCounts
 from pelton.cli.background import BackgroundLoop
 from pelton.cli.chat import ChatSession
 from pelton.cli.conversation import Conversation
-from pelton.cli.sampling import DEFAULTS, with_setting
+from pelton.cli.sampling import with_setting
 from pelton.errors import RequestError
 
 
@@ -23,12 +23,12 @@ class ScriptedModel:
 
     def __init__(self) -> None:
         self.asked: list[list[dict[str, str]]] = []
-        self.params = []
+        self.settings = []
         self.cancelled = False
 
-    async def answer(self, messages, params, on_text) -> TokenCounts:
+    async def answer(self, messages, settings, on_text) -> TokenCounts:
         self.asked.append([dict(message) for message in messages])
-        self.params.append(params)
+        self.settings.append(settings)
         if messages[-1]["content"] == "quiet":
             return TokenCounts(prompt=11, cached=3, output=1)
         on_text(f"{len(messages)}: ")
@@ -54,7 +54,7 @@ class Terminal:
         self.output = ""
         self._lines = iter(lines)
         with BackgroundLoop() as loop:
-            session = ChatSession(self.model, Conversation(system), loop, DEFAULTS, self._write)
+            session = ChatSession(self.model, Conversation(system), loop, {}, self._write)
             session.run(self._read)
 
     def _write(self, text: str) -> None:
@@ -88,9 +88,7 @@ def test_reset_keeps_the_system_message_and_system_starts_over():
 
 def test_set_changes_the_next_answers():
     terminal = Terminal("/set temperature 0", "one", "/set max-tokens 5", "/set seed 9", "/set max_tokens none", "two")
-    one, two = terminal.model.params
-    assert (one.temperature, one.max_tokens, one.seed) == (0.0, None, None)
-    assert (two.temperature, two.max_tokens, two.seed) == (0.0, None, 9)
+    assert terminal.model.settings == [{"temperature": 0.0}, {"temperature": 0.0, "max_tokens": None, "seed": 9}]
 
 
 @pytest.mark.parametrize(
@@ -115,8 +113,8 @@ def test_an_empty_answer_is_forgotten_with_its_question():
 
 
 def test_help_and_set_list_what_there_is():
-    output = Terminal("/help", "/set").output
-    for expected in ("/reset", "/system", "/stats", "/exit", "temperature", "0.7", "repetition_penalty"):
+    output = Terminal("/help", "/set top_p 0.7", "/set").output
+    for expected in ("/reset", "/system", "/stats", "/exit", "temperature", "0.7", "default", "repetition_penalty"):
         assert expected in output
 
 
@@ -148,8 +146,9 @@ def test_a_server_elsewhere_answers_over_http():
         async with server.running():
             model = await RemoteModel.connect(server.url + "/v1", "secret", None)
             pieces: list[str] = []
-            params = with_setting(DEFAULTS, "max_tokens", "7")
-            counts = await model.answer([{"role": "user", "content": "hello"}], params, pieces.append)
+            settings = with_setting(with_setting({}, "top_p", "1"), "seed", "none")
+            settings = with_setting(settings, "max_tokens", "7")
+            counts = await model.answer([{"role": "user", "content": "hello"}], settings, pieces.append)
             await model.close()
             return "".join(pieces), counts
 
@@ -162,8 +161,8 @@ def test_a_server_elsewhere_answers_over_http():
         "messages": [{"role": "user", "content": "hello"}],
         "stream": True,
         "stream_options": {"include_usage": True},
+        "top_p": 1.0,
         "max_tokens": 7,
-        "temperature": 0.7,
     }
 
 
@@ -179,7 +178,7 @@ def test_errors_of_a_server_elsewhere_are_request_errors(server, message):
         async with server.running():
             model = await RemoteModel.connect(server.url, None, "stub")
             try:
-                await model.answer([{"role": "user", "content": "hello"}], DEFAULTS, lambda _: None)
+                await model.answer([{"role": "user", "content": "hello"}], {}, lambda _: None)
             finally:
                 await model.close()
 

@@ -45,6 +45,8 @@ OTHER_VALUES: dict[str, object] = {
     "stuck_after": 2.5,
     "vllm_metrics": False,
     "log_level": "debug",
+    "generation_config": "none",
+    "override_generation_config": '{"temperature": 0.6}',
 }
 
 

@@ -32,6 +32,7 @@ class WordTokenizer:
 class ScriptedEngine:
     def __init__(self, config: EngineConfig, template: str | None = "template") -> None:
         self.config = config
+        self.info = SimpleNamespace(sampling_defaults={"top_p": 0.9})
         self.tokenizer = WordTokenizer(template)
         self.params = []
         self.stopped = False
@@ -63,7 +64,7 @@ def test_the_prompt_goes_through_the_template_and_the_answer_to_stdout(engine, c
     assert capsys.readouterr() == ("Hello there\n", "")
     assert engine.tokenizer.encoded == [("system: Be kind\nuser: Say hello", False)]
     [params] = engine.params
-    assert (params.max_tokens, params.temperature) == (9, 0.0)
+    assert (params.max_tokens, params.temperature, params.top_p) == (9, 0.0, 0.9)
     assert engine.stopped
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from pelton.bench.client import Chunk, decode_json, error_message, first_model
 from pelton.bench.connection import Address, HttpClient
+from pelton.cli.sampling import DEFAULTS, SamplingSettings
 from pelton.config import EngineConfig
 from pelton.engine.client import AsyncEngine
 from pelton.errors import RequestError
@@ -33,7 +34,7 @@ class ChatModel(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def answer(self, messages: Sequence[ChatMessage], params: SamplingParams, on_text: OnText) -> TokenCounts:
+    async def answer(self, messages: Sequence[ChatMessage], settings: SamplingSettings, on_text: OnText) -> TokenCounts:
         """Raises RequestError when the conversation cannot be answered."""
         ...
 
@@ -57,19 +58,20 @@ class LocalModel:
     def has_chat_template(self) -> bool:
         return self._engine.tokenizer.chat_template is not None
 
-    async def answer(self, messages: Sequence[ChatMessage], params: SamplingParams, on_text: OnText) -> TokenCounts:
+    async def answer(self, messages: Sequence[ChatMessage], settings: SamplingSettings, on_text: OnText) -> TokenCounts:
         tokenizer = self._engine.tokenizer
         text = tokenizer.apply_chat_template([dict(message) for message in messages])
-        return await self._generate(tokenizer.encode(text, add_special_tokens=False), params, on_text)
+        return await self._generate(tokenizer.encode(text, add_special_tokens=False), settings, on_text)
 
-    async def complete(self, prompt: str, params: SamplingParams, on_text: OnText) -> TokenCounts:
+    async def complete(self, prompt: str, settings: SamplingSettings, on_text: OnText) -> TokenCounts:
         """Continue a text as it is, without the chat template."""
-        return await self._generate(self._engine.tokenizer.encode(prompt), params, on_text)
+        return await self._generate(self._engine.tokenizer.encode(prompt), settings, on_text)
 
     async def close(self) -> None:
         await self._stop()
 
-    async def _generate(self, prompt_ids: Sequence[int], params: SamplingParams, on_text: OnText) -> TokenCounts:
+    async def _generate(self, prompt_ids: Sequence[int], settings: SamplingSettings, on_text: OnText) -> TokenCounts:
+        params = SamplingParams(**{**DEFAULTS, **self._engine.info.sampling_defaults, **settings})
         num_cached = num_output = 0
         async with contextlib.aclosing(self._engine.generate(prompt_ids, params)) as deltas:
             async for delta in deltas:
@@ -93,10 +95,11 @@ class RemoteModel:
         client = HttpClient(Address.parse(url), api_key)
         return cls(client, name or await first_model(client))
 
-    async def answer(self, messages: Sequence[ChatMessage], params: SamplingParams, on_text: OnText) -> TokenCounts:
+    async def answer(self, messages: Sequence[ChatMessage], settings: SamplingSettings, on_text: OnText) -> TokenCounts:
         stream = _AnswerStream(on_text)
         body = {"model": self.name, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
-        encoded = msgspec.json.encode(body | changed_fields(params))
+        given = {name: value for name, value in settings.items() if value is not None}  # the rest is the server's
+        encoded = msgspec.json.encode({**body, **given})
         reply = await self._client.post("/v1/chat/completions", encoded, stream.on_event)
         if reply.status != 200:
             raise RequestError(error_message(decode_json(reply.body)), status=reply.status)
@@ -130,10 +133,3 @@ class _AnswerStream:
         for choice in chunk.choices:
             if choice.content:
                 self._on_text(choice.content)
-
-
-def changed_fields(params: SamplingParams) -> dict[str, object]:
-    """The request members for what differs from the API's defaults: not every server knows every parameter."""
-    defaults = SamplingParams(max_tokens=None)
-    fields = {name: getattr(params, name) for name in params.__struct_fields__}
-    return {name: value for name, value in fields.items() if value != getattr(defaults, name)}

@@ -10,9 +10,8 @@ from pelton.cli.background import BackgroundLoop
 from pelton.cli.conversation import Conversation, Statistics
 from pelton.cli.flags import Parser, add_engine_arguments, engine_config, given_settings
 from pelton.cli.logs import configure_logging
-from pelton.cli.sampling import SETTABLE, add_sampling_arguments, sampling_params, with_setting
+from pelton.cli.sampling import SETTABLE, SamplingSettings, add_sampling_arguments, sampling_settings, with_setting
 from pelton.errors import EngineDeadError
-from pelton.types import SamplingParams
 
 with contextlib.suppress(ImportError):  # Python may be built without it
     # Importing it gives input() line editing and history.
@@ -42,13 +41,12 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    settings = given_settings(args)
-    surplus = settings.keys() - {"model", "log_level"}
+    surplus = given_settings(args).keys() - {"model", "log_level"}
     if args.url is not None and (surplus or args.config):
         raise ValueError(f"--url talks to a server that is set up already: leave out {', '.join(surplus) or 'config'}")
     if args.url is None and args.api_key is not None:
         raise ValueError("--api-key is for a server: give its --url")
-    params = sampling_params(args)
+    settings = sampling_settings(args)
     config = engine_config(args, log_level="warning")
     configure_logging(config.log_level)
     with BackgroundLoop() as loop:
@@ -57,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             model = loop.run(LocalModel.start(config))
         try:
-            session = ChatSession(model, Conversation(args.system), loop, params, write)
+            session = ChatSession(model, Conversation(args.system), loop, settings, write)
             write(f"Talking to {model.name}. /help lists the commands, Ctrl-D leaves.\n")
             session.run(input)
         finally:
@@ -74,12 +72,17 @@ class ChatSession:
     """Reads lines, answers them, obeys commands."""
 
     def __init__(
-        self, model: ChatModel, conversation: Conversation, loop: BackgroundLoop, params: SamplingParams, write: Write
+        self,
+        model: ChatModel,
+        conversation: Conversation,
+        loop: BackgroundLoop,
+        settings: SamplingSettings,
+        write: Write,
     ) -> None:
         self._model = model
         self._conversation = conversation
         self._loop = loop
-        self._params = params
+        self._settings = settings
         self._write = write
         self._statistics: Statistics | None = None
         self._commands: dict[str, Callable[[str], None]] = {
@@ -120,7 +123,7 @@ class ChatSession:
             self._write(f"error: {error}\n")
 
     def _answer(self, text: str) -> None:
-        answer = self._conversation.ask(text, self._model, self._params, self._write)
+        answer = self._conversation.ask(text, self._model, self._settings, self._write)
         with contextlib.suppress(KeyboardInterrupt):
             self._statistics = self._loop.run(answer)
         self._write("\n")
@@ -131,12 +134,12 @@ class ChatSession:
     def _set(self, rest: str) -> None:
         name, _, value = rest.partition(" ")
         if value:
-            self._params = with_setting(self._params, name, value.strip())
+            self._settings = with_setting(self._settings, name, value.strip())
         elif name:
             raise ValueError("/set takes a name and a value, as in /set temperature 0.7")
         else:
             for each, meaning in SETTABLE.items():
-                self._write(f"  {each:20} {getattr(self._params, each)!s:8} {meaning}\n")
+                self._write(f"  {each:20} {self._settings.get(each, 'default')!s:8} {meaning}\n")
 
     def _show_statistics(self, _: str) -> None:
         self._write(f"{self._statistics or 'no complete answer yet'}\n")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pelton.cli.answers import ChatMessage, ChatModel, TokenCounts
-from pelton.types import SamplingParams
+from pelton.cli.sampling import SamplingSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Conversation:
         self._exchanges.clear()
 
     async def ask(
-        self, text: str, model: ChatModel, params: SamplingParams, on_text: Callable[[str], None]
+        self, text: str, model: ChatModel, settings: SamplingSettings, on_text: Callable[[str], None]
     ) -> Statistics:
         """Stream the answer to `text`.
 
@@ -84,7 +84,7 @@ class Conversation:
         question = {"role": "user", "content": text}
         watch = StopWatch(on_text)
         try:
-            counts = await model.answer([*self.messages, question], params, watch.on_text)
+            counts = await model.answer([*self.messages, question], settings, watch.on_text)
         except asyncio.CancelledError:
             self._remember(question, watch.text)
             raise

@@ -49,8 +49,6 @@ REFUSED_FLAGS = {
     "--hf-config-path": "the configuration is read from the model's own directory; leave it out",
     "--rope-scaling": _ROPE,
     "--rope-theta": _ROPE,
-    "--generation-config": "send sampling parameters with each request",
-    "--override-generation-config": "send sampling parameters with each request",
     "--enable-lora": _NO_LORA,
     "--lora-modules": _NO_LORA,
     "--max-loras": _NO_LORA,

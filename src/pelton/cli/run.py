@@ -8,9 +8,8 @@ from pelton.cli.background import BackgroundLoop
 from pelton.cli.conversation import Statistics, StopWatch
 from pelton.cli.flags import Parser, add_engine_arguments, engine_config
 from pelton.cli.logs import configure_logging
-from pelton.cli.sampling import add_sampling_arguments, sampling_params
+from pelton.cli.sampling import SamplingSettings, add_sampling_arguments, sampling_settings
 from pelton.config import EngineConfig
-from pelton.types import SamplingParams
 
 
 def add_arguments(parser: Parser) -> None:
@@ -25,12 +24,12 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.raw and args.system is not None:
         raise ValueError("--system needs the chat template, which --raw leaves out; give one of the two")
-    params = sampling_params(args)
+    settings = sampling_settings(args)
     config = engine_config(args, log_level="warning")
     configure_logging(config.log_level)
     prompt = read_prompt(args.prompt)
     with BackgroundLoop() as loop:
-        statistics = loop.run(_complete(config, prompt, args.system, params, raw=args.raw))
+        statistics = loop.run(_complete(config, prompt, args.system, settings, raw=args.raw))
     sys.stdout.write("\n")
     if args.stats:
         sys.stderr.write(f"{statistics}\n")
@@ -50,7 +49,7 @@ def read_prompt(argument: str | None) -> str:
 
 
 async def _complete(
-    config: EngineConfig, prompt: str, system: str | None, params: SamplingParams, *, raw: bool
+    config: EngineConfig, prompt: str, system: str | None, settings: SamplingSettings, *, raw: bool
 ) -> Statistics:
     model = await LocalModel.start(config)
     try:
@@ -58,12 +57,12 @@ async def _complete(
         if raw or not model.has_chat_template:
             if system is not None:
                 raise ValueError("--system needs a chat template, and this model has none; leave it out")
-            counts = await model.complete(prompt, params, watch.on_text)
+            counts = await model.complete(prompt, settings, watch.on_text)
         else:
             messages = [{"role": "user", "content": prompt}]
             if system is not None:
                 messages.insert(0, {"role": "system", "content": system})
-            counts = await model.answer(messages, params, watch.on_text)
+            counts = await model.answer(messages, settings, watch.on_text)
         return watch.statistics(counts)
     finally:
         await model.close()

@@ -2,6 +2,8 @@
 
 import argparse
 import difflib
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -23,7 +25,10 @@ SETTABLE = {
 # --seed is the engine's flag already, and the rest is rare enough for /set alone.
 FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
-DEFAULTS = SamplingParams(max_tokens=None, temperature=0.7)
+# What was set, by the fields of SamplingParams: the rest is the model's, or the server's, to choose.
+SamplingSettings = Mapping[str, Any]
+
+DEFAULTS: SamplingSettings = {"max_tokens": None, "temperature": 0.7}  # where the model recommends nothing
 
 _TYPES = {info.name: info.type for info in msgspec.structs.fields(SamplingParams)}
 
@@ -32,24 +37,24 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """One flag for each of the common sampling parameters."""
     group = parser.add_argument_group("sampling")
     for name in FLAGS:
-        default = getattr(DEFAULTS, name)
-        note = "" if default is None else f" (default: {default})"
+        default = DEFAULTS.get(name)
+        note = "" if default is None else f" (default: the model's, or {default})"
         flag = "--" + name.replace("_", "-")
         group.add_argument(flag, dest=f"sampling_{name}", metavar="N", help=SETTABLE[name] + note)
 
 
-def sampling_params(args: argparse.Namespace) -> SamplingParams:
-    """The defaults with the flags that were given."""
-    params = DEFAULTS
+def sampling_settings(args: argparse.Namespace) -> SamplingSettings:
+    """The flags that were given."""
+    settings: SamplingSettings = {}
     for name in FLAGS:
         text = getattr(args, f"sampling_{name}")
         if text is not None:
-            params = with_setting(params, name, text)
-    return params
+            settings = with_setting(settings, name, text)
+    return settings
 
 
-def with_setting(params: SamplingParams, name: str, text: str) -> SamplingParams:
-    """`params` with one number changed. "none" means none.
+def with_setting(settings: SamplingSettings, name: str, text: str) -> SamplingSettings:
+    """`settings` with one number changed. "none" means none.
 
     Raises:
         ValueError: no such parameter, no number, or out of its range.
@@ -62,4 +67,7 @@ def with_setting(params: SamplingParams, name: str, text: str) -> SamplingParams
         value = msgspec.convert("null" if text == "none" else text, _TYPES[name], strict=False)
     except msgspec.ValidationError:
         raise ValueError(f"{name} must be a number, got {text!r}") from None
-    return msgspec.structs.replace(params, **{name: value})
+    changed: SamplingSettings = {**settings, name: value}
+    checked: SamplingSettings = {"max_tokens": None, **changed}
+    SamplingParams(**checked)  # raises what is out of range
+    return changed

@@ -83,6 +83,11 @@ class LLM:
     def stats(self) -> EngineStats:
         return self._engine.stats
 
+    @property
+    def default_params(self) -> SamplingParams:
+        """What the model's files recommend, and SamplingParams' own defaults where they say nothing."""
+        return SamplingParams(**self.info.sampling_defaults)
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -94,11 +99,11 @@ class LLM:
 
         Args:
             prompts: texts or token id lists.
-            params: one for all, or one each; greedy defaults apply when None.
+            params: one for all, or one each; `default_params` when None.
             use_tqdm: show a progress bar.
         """
         batch = _as_batch(prompts)
-        each = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(batch)
+        each = list(params) if isinstance(params, Sequence) else [params or self.default_params] * len(batch)
         if len(each) != len(batch):
             raise ValueError(f"params: {len(each)} given for {len(batch)} prompts; give one, or one a prompt")
         results: list[RequestOutput] = []

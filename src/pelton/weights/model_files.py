@@ -8,7 +8,8 @@ from typing import Any
 
 from pelton.model_config import ModelInfo
 from pelton.tokenizer import Tokenizer
-from pelton.types import JsonObject
+from pelton.types import JsonObject, SamplingDefaults
+from pelton.weights.generation_config import from_generation_config, from_gguf_metadata
 from pelton.weights.gguf_config import gguf_config
 from pelton.weights.gguf_file import GGUFFile
 
@@ -38,13 +39,20 @@ class ModelFiles:
         else:
             source = self.path / "config.json"
             config = _read_json(source)
-            generation = self.path / "generation_config.json"
-            if generation.exists():
-                _add_eos_ids(config, _read_json(generation))
+            _add_eos_ids(config, self._generation_config)
         try:
             return ModelInfo.from_hf(config)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
+
+    def sampling_defaults(self) -> SamplingDefaults:
+        """The sampling that the files recommend, by the fields of SamplingParams; none where they say nothing.
+
+        A value that no request could ask for is left out with a warning.
+        """
+        if self.path.is_dir():
+            return from_generation_config(self._generation_config, self._generation_config_path)
+        return from_gguf_metadata(self._gguf.metadata, self.path)
 
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer; ValueError if it is missing, damaged or of a kind that is not supported."""
@@ -55,6 +63,16 @@ class ModelFiles:
             return Tokenizer.from_gguf(metadata)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
+
+    @property
+    def _generation_config_path(self) -> Path:
+        return self.path / "generation_config.json"
+
+    @cached_property
+    def _generation_config(self) -> JsonObject:
+        """Empty where there is none."""
+        path = self._generation_config_path
+        return _read_json(path) if path.exists() else {}
 
     @cached_property
     def _gguf(self) -> GGUFFile:

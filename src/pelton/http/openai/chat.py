@@ -63,7 +63,7 @@ async def chat_job(service: Service, request: Request, body: ChatBody, *, prefix
     use = tool_use(body)
     if use.mode == "none":
         body = msgspec.structs.replace(body, tools=None)  # a model that does not see tools does not try to call them
-    params = chat_params(body, vocab_size=tokenizer.vocab_size)
+    params = chat_params(body, vocab_size=tokenizer.vocab_size, defaults=service.engine.info.sampling_defaults)
     style = turn_style(service.engine.config, tokenizer, body, use)
     params = msgspec.structs.replace(params, shown_special_ids=style.shown_special_ids(tokenizer))
     params = await with_bad_words(params, body.bad_words, tokenizer)

@@ -35,7 +35,7 @@ async def create_completion(service: Service, request: Request) -> Response:
     body = await read_json(request, _decoder)
     check_model(service, body.model)
     tokenizer = service.engine.tokenizer
-    params = completion_params(body, vocab_size=tokenizer.vocab_size)
+    params = completion_params(body, vocab_size=tokenizer.vocab_size, defaults=service.engine.info.sampling_defaults)
     params = await with_bad_words(params, body.bad_words, tokenizer)
     refuse_when_full(service)
     params = await constrained(service, body, params)

@@ -6,7 +6,7 @@ import msgspec
 
 from pelton.errors import RequestError
 from pelton.http.openai.requests import ChatBody, CompletionBody, GenerationBody
-from pelton.types import MAX_LOGPROBS, SamplingParams
+from pelton.types import MAX_LOGPROBS, JsonObject, SamplingDefaults, SamplingParams
 
 MAX_STOP_STRING_LENGTH = 4096
 MAX_LOGIT_BIAS = 100.0
@@ -28,8 +28,11 @@ _SAME_NAME = (
 )
 
 
-def completion_params(body: CompletionBody, *, vocab_size: int) -> SamplingParams:
+def completion_params(body: CompletionBody, *, vocab_size: int, defaults: SamplingDefaults) -> SamplingParams:
     """Check everything about a completion that does not need its prompt.
+
+    Args:
+        defaults: by the fields of SamplingParams, for those that the body leaves open.
 
     Raises:
         RequestError: names the field; nothing is ever ignored that would have had an effect.
@@ -40,13 +43,13 @@ def completion_params(body: CompletionBody, *, vocab_size: int) -> SamplingParam
     if body.prompt_embeds:
         raise _unsupported("prompt_embeds")
     _check_max_tokens("max_tokens", body.max_tokens, minimum=0 if body.echo else 1)
-    params = _sampling_params(body, body.max_tokens, body.logprobs, vocab_size)
+    params = _sampling_params(body, body.max_tokens, body.logprobs, vocab_size, defaults)
     if not body.echo or params.logprobs is None:
         return params
     return msgspec.structs.replace(params, prompt_logprobs=max(params.logprobs, params.prompt_logprobs or 0))
 
 
-def chat_params(body: ChatBody, *, vocab_size: int) -> SamplingParams:
+def chat_params(body: ChatBody, *, vocab_size: int, defaults: SamplingDefaults) -> SamplingParams:
     """Check everything about a chat completion that does not need its messages; see completion_params."""
     _refuse_unsupported(body)
     if body.echo:
@@ -56,7 +59,7 @@ def chat_params(body: ChatBody, *, vocab_size: int) -> SamplingParams:
     _check_max_tokens("max_tokens", body.max_tokens, minimum=1)
     _check_max_tokens("max_completion_tokens", body.max_completion_tokens, minimum=1)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    return _sampling_params(body, max_tokens, _chat_logprobs(body), vocab_size)
+    return _sampling_params(body, max_tokens, _chat_logprobs(body), vocab_size, defaults)
 
 
 def _chat_logprobs(body: ChatBody) -> int | None:
@@ -71,9 +74,15 @@ def _chat_logprobs(body: ChatBody) -> int | None:
 
 
 def _sampling_params(
-    body: GenerationBody, max_tokens: int | None, logprobs: int | None, vocab_size: int
+    body: GenerationBody,
+    max_tokens: int | None,
+    logprobs: int | None,
+    vocab_size: int,
+    defaults: SamplingDefaults,
 ) -> SamplingParams:
     given = {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
+    if max_tokens is not None:
+        given["max_tokens"] = max_tokens
     num_choices = given.pop("n", 1)
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if any(len(string) > MAX_STOP_STRING_LENGTH for string in stop):
@@ -87,19 +96,25 @@ def _sampling_params(
     if allowed is not None:
         check_in_vocabulary("allowed_token_ids", allowed, vocab_size)
     params = SamplingParams(
-        max_tokens=max_tokens,
         logprobs=logprobs,
         stop=stop,
         stop_token_ids=tuple(body.stop_token_ids or ()),
         logit_bias=_logit_bias(body.logit_bias, vocab_size),
         allowed_token_ids=None if allowed is None else tuple(allowed),
-        **given,
+        **(_open_defaults(body, defaults) | given),
     )
     if body.use_beam_search:  # it does not sample, so what it finds is more than one greedy choice
         return msgspec.structs.replace(params, n=num_choices, temperature=1.0, top_k=0)
     if body.best_of is not None and body.best_of != num_choices:
         raise RequestError("best_of must be n, or the width of a beam with use_beam_search: true", param="best_of")
     return params if num_choices == 1 else msgspec.structs.replace(params, n=num_choices)
+
+
+def _open_defaults(body: GenerationBody, defaults: SamplingDefaults) -> JsonObject:
+    """What holds where the body says nothing. Of these, a beam takes the length alone: it does not sample."""
+    if body.use_beam_search:
+        return {"max_tokens": defaults.get("max_tokens")}
+    return {"max_tokens": None, **defaults}
 
 
 def _check_max_tokens(name: str, value: int | None, *, minimum: int) -> None:
