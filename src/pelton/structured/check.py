@@ -15,10 +15,11 @@ from pelton.structured.grammar import (
     json_object_grammar,
     json_schema_grammar,
     lark_grammar,
+    most_repeats,
     regex_grammar,
     structural_tag_grammar,
 )
-from pelton.structured.limits import MAX_COMPILED_BYTES, MAX_MASK_SECONDS, PARSER_LIMITS
+from pelton.structured.limits import MAX_COMPILED_BYTES, MAX_MASK_SECONDS, MAX_REPEAT, PARSER_LIMITS
 from pelton.structured.messages import Constraint, Vocabulary
 
 
@@ -102,9 +103,12 @@ def _grammar_text(constraint: Constraint) -> str:
 def _any_grammar(text: str, param: str) -> str:
     """Lark as it is, GBNF and EBNF (`root ::= ...`) as Lark."""
     try:
-        return any_to_lark(text)
+        lark = any_to_lark(text)
     except Exception as error:  # noqa: BLE001 (the converter raises what it likes about a text it cannot read)
         raise RequestError(f"{param}: the grammar cannot be read: {_said(str(error))}", param=param) from None
+    if most_repeats(lark) > MAX_REPEAT:
+        raise RequestError(f"{param}: it repeats a part more than {MAX_REPEAT} times", param=param)
+    return lark
 
 
 def _structural_tag(value: object, param: str) -> str:

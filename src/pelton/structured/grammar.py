@@ -8,6 +8,7 @@ to import. All raise RequestError, which names the field given as `param`.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ _JSON_STYLE = {
     # No numbered escapes: every string is written in one way, so that no name can stand for another one in disguise.
     "json_allowed_escapes": 'nrbtf\\"',
 }
+
+_STRING_OR_REPEAT = re.compile(r'"(?:\\.|[^"\\\n])*"|\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?')
 
 
 def json_schema_grammar(schema: object, param: str) -> str:
@@ -85,6 +88,12 @@ def lark_grammar(text: object, param: str) -> str:
     if len(text) > MAX_GRAMMAR_BYTES:
         raise RequestError(f"{param} is longer than {MAX_GRAMMAR_BYTES} characters", param=param)
     return text
+
+
+def most_repeats(lark: str) -> int:
+    """The largest count of a repetition in a Lark grammar, `{n}`, `{m,n}`, `~ n` or `~ m..n`, in its regexes too."""
+    counts = [count for match in _STRING_OR_REPEAT.finditer(lark) for count in match.groups() if count]
+    return max((int(count) if len(count) < 9 else 10**9 for count in counts), default=0)
 
 
 def structural_tag_grammar(structures: object, triggers: object, param: str) -> str:
