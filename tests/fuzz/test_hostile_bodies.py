@@ -61,7 +61,7 @@ def post(connection: HTTPConnection, url: str, body: bytes, content_type: str | 
     return response.status, json.loads(content)
 
 
-def test_bodies_that_no_endpoint_can_read_are_refused_and_the_canary_holds(canary: Canary):
+def test_api_02_bodies_that_no_endpoint_can_read_are_refused_and_the_canary_holds(canary: Canary):
     paths: dict[str, Any] = canary.client.get("/openapi.json").json()["paths"]
     urls = [url for url, operations in paths.items() if "requestBody" in operations.get("post", {})]
     assert len(urls) >= 5

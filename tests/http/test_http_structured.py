@@ -143,7 +143,7 @@ def test_every_choice_and_prompt_has_the_grammar_also_streamed(engine: FakeEngin
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("url", [COMPLETIONS, CHAT])
 @pytest.mark.parametrize(("fields", "param", "words"), REFUSED, ids=lambda value: repr(value)[:50])
-def test_a_bad_constraint_is_refused_by_name(
+def test_jsn_03_a_bad_constraint_is_refused_by_name(
     engine: FakeEngine, client: Client, url: str, fields: dict[str, Any], param: str, words: str, stream: bool
 ):
     num_calls = len(engine.calls)
@@ -166,7 +166,7 @@ HOSTILE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", HOSTILE, ids=lambda value: repr(value)[:50])
-def test_a_neighbour_is_served_on_time_beside_a_hostile_constraint(fields: dict[str, Any]):
+def test_jsn_03_a_neighbour_is_served_on_time_beside_a_hostile_constraint(fields: dict[str, Any]):
     engine = FakeEngine(delay=0.001)
     engine.script = engine.ids("canary")
 

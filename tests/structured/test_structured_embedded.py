@@ -96,7 +96,7 @@ def chosen_text(response: httpx.Response) -> tuple[str, str]:
     return choice["text"] if "text" in choice else choice["message"]["content"], choice["finish_reason"]
 
 
-def test_finished_json_validates_at_any_temperature(app: App):
+def test_jsn_01_finished_json_validates_at_any_temperature(app: App):
     fields = {"messages": MESSAGES, "max_tokens": 200, "temperature": 1.2, "response_format": response_format(PERSON)}
     responses = app.post_all(CHAT, [{**fields, "seed": seed} for seed in range(10)])
     num_finished = 0
@@ -125,7 +125,7 @@ def test_a_stream_carries_the_same_json(app: App):
 
 
 @pytest.mark.parametrize("additional", ADDITIONAL, ids=["omitted", "true", "false", "schema"])
-def test_the_three_forms_of_additional_properties_hold(app: App, additional: object):
+def test_jsn_01_the_three_forms_of_additional_properties_hold(app: App, additional: object):
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     if additional is not None:
         schema["additionalProperties"] = additional
@@ -136,7 +136,7 @@ def test_the_three_forms_of_additional_properties_hold(app: App, additional: obj
             jsonschema.validate(json.loads(text), schema)
 
 
-def test_output_cut_by_max_tokens_is_a_prefix(app: App):
+def test_jsn_01_output_cut_by_max_tokens_is_a_prefix(app: App):
     body = {"messages": MESSAGES, "temperature": 0, "response_format": response_format(PERSON)}
     whole, _ = chosen_text(app.post(CHAT, {**body, "max_tokens": 200}))
     for max_tokens in (1, 5, 20):
@@ -147,7 +147,7 @@ def test_output_cut_by_max_tokens_is_a_prefix(app: App):
 
 @pytest.mark.parametrize("extra", [{}, {"stream": True}, {"logprobs": 2}], ids=["whole", "streamed", "logprobs"])
 @pytest.mark.parametrize("regex", [r"(\d{3}-){2}\d{4}", "[äöü🐈]{3}, .{1,5}!"], ids=["telephone", "non-ascii"])
-def test_text_matches_the_whole_expression(app: App, regex: str, extra: dict[str, Any]):
+def test_jsn_05_text_matches_the_whole_expression(app: App, regex: str, extra: dict[str, Any]):
     body = {
         "prompt": "Call me:",
         "max_tokens": 60,
@@ -166,7 +166,7 @@ def test_text_matches_the_whole_expression(app: App, regex: str, extra: dict[str
     assert "\ufffd" not in text
 
 
-def test_every_choice_can_be_reached(app: App):
+def test_jsn_05_every_choice_can_be_reached(app: App):
     assert texts_of_choice(app, ["🐈", "🐕"], 12) == {"🐈", "🐕"}
     assert texts_of_choice(app, ["a", "ab"], 40) == {"a", "ab"}
 
