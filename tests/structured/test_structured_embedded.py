@@ -98,7 +98,7 @@ def chosen_text(response: httpx.Response) -> tuple[str, str]:
 
 def test_jsn_01_finished_json_validates_at_any_temperature(app: App):
     fields = {"messages": MESSAGES, "max_tokens": 200, "temperature": 1.2, "response_format": response_format(PERSON)}
-    responses = app.post_all(CHAT, [{**fields, "seed": seed} for seed in range(10)])
+    responses = app.post_all(CHAT, [{**fields, "seed": seed} for seed in range(20)])
     num_finished = 0
     for response in responses:
         text, reason = chosen_text(response)
@@ -108,7 +108,7 @@ def test_jsn_01_finished_json_validates_at_any_temperature(app: App):
             jsonschema.validate(json.loads(text), PERSON)
         else:
             assert reason == "length"
-    assert num_finished >= 7
+    assert num_finished >= 14
 
 
 def without_strings(text: str) -> str:
