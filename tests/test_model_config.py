@@ -207,10 +207,20 @@ def test_what_cannot_run_is_refused_by_name(given, message):
     assert "\n" not in str(raised.value)
 
 
-def test_a_window_in_some_layers_is_refused():
-    given = {"use_sliding_window": True, "sliding_window": 100, "max_window_layers": 2}
-    with pytest.raises(ValueError, match="sliding_window in 1 of 3 layers is not supported yet"):
-        ModelInfo.from_hf(config("Qwen2ForCausalLM") | given)
+@pytest.mark.parametrize(
+    ("given", "full"),
+    [
+        ({"max_window_layers": 2}, (0, 1)),
+        ({"max_window_layers": 0}, ()),
+        ({"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}, (1,)),
+    ],
+)
+def test_a_window_in_some_layers(given, full):
+    given = {"use_sliding_window": True, "sliding_window": 100, **given}
+    info = ModelInfo.from_hf(config("Qwen2ForCausalLM") | given)
+    assert (info.sliding_window, info.full_attention_layers) == (100, full)
+    kinds = CLASSES["Qwen2ForCausalLM"](**(COMPLETE | given)).layer_types
+    assert tuple(layer for layer, kind in enumerate(kinds) if kind == "full_attention") == full
 
 
 @pytest.mark.parametrize("architecture", CLASSES)

@@ -57,7 +57,8 @@ class ModelInfo:
     """A decoder-only transformer. Field names are Hugging Face's; sizes are element counts.
 
     `rope_scaling` is the checkpoint's dictionary as is ({"rope_type": ..., "factor": ...}), or None.
-    `sliding_window` is in tokens, None for full attention. `max_position_embeddings` is the trained context length.
+    `sliding_window` is in tokens, None for full attention; `full_attention_layers` are those that it leaves out.
+    `max_position_embeddings` is the trained context length.
     `sampling_defaults` are what requests get that leave it open, by the fields of SamplingParams.
     """
 
@@ -79,6 +80,7 @@ class ModelInfo:
     mlp_bias: bool = False
     qk_norm: bool = False  # RMSNorm over each head's q and k (Qwen3)
     sliding_window: int | None = None
+    full_attention_layers: tuple[int, ...] = ()
     hidden_act: str = "silu"
     torch_dtype: str = "bfloat16"
     bos_token_id: int | None = None
@@ -99,6 +101,7 @@ class ModelInfo:
         """
         reader = _ConfigReader(config)
         rope_theta, rope_scaling = reader.rope()
+        sliding_window, full_attention_layers = reader.sliding_window()
         num_attention_heads = reader.size("num_attention_heads")
         hidden_size = reader.size("hidden_size")
         head_dim = reader.head_dim(hidden_size, num_attention_heads)
@@ -121,7 +124,8 @@ class ModelInfo:
             attention_output_bias=reader.architecture != "Qwen2ForCausalLM" and reader.attention_bias(),
             mlp_bias=reader.architecture == "LlamaForCausalLM" and reader.flag("mlp_bias"),
             qk_norm=reader.architecture == "Qwen3ForCausalLM",
-            sliding_window=reader.sliding_window(),
+            sliding_window=sliding_window,
+            full_attention_layers=full_attention_layers,
             hidden_act=reader.hidden_act(),
             torch_dtype=reader.torch_dtype(),
             bos_token_id=next(iter(reader.token_ids("bos_token_id")), None),
@@ -251,37 +255,33 @@ class _ConfigReader:
             _positive_number(f"{name}.{part}", rope.get(part))
         return _positive_number("rope_theta", theta), {"rope_type": rope_type, **rope}
 
-    def sliding_window(self) -> int | None:
-        """The window of all layers, None where no layer has one or it never cuts anything off."""
+    def sliding_window(self) -> tuple[int | None, tuple[int, ...]]:
+        """The window, None where no layer has one or it never cuts anything off; and the layers without it."""
         if self.architecture == "LlamaForCausalLM":
-            return None
+            return None, ()
         uses_window = self.architecture == "MistralForCausalLM" or self.flag("use_sliding_window")
         if not uses_window or self.config.get("sliding_window", _SLIDING_WINDOW) is None:
-            return None
+            return None, ()
         window = self.size("sliding_window") if "sliding_window" in self.config else _SLIDING_WINDOW
         num_layers = self.size("num_hidden_layers")
-        num_sliding = self._num_sliding_layers(num_layers)
-        if num_sliding == 0 or window >= self.size("max_position_embeddings"):
-            return None
-        if num_sliding < num_layers:
-            raise ValueError(
-                f"a sliding_window in {num_sliding} of {num_layers} layers is not supported yet; "
-                "set use_sliding_window to false to run with full attention"
-            )
-        return window
+        full = self._full_attention_layers(num_layers)
+        if len(full) == num_layers or window >= self.size("max_position_embeddings"):
+            return None, ()
+        return window, full
 
-    def _num_sliding_layers(self, num_layers: int) -> int:
+    def _full_attention_layers(self, num_layers: int) -> tuple[int, ...]:
         if self.architecture == "MistralForCausalLM":
-            return num_layers
+            return ()
         layer_types = self.config.get("layer_types")
         if layer_types is not None:
             if not isinstance(layer_types, list) or len(cast(list[Any], layer_types)) != num_layers:
                 raise ValueError(f"layer_types must be a list with an entry for each of the {num_layers} layers")
-            return cast(list[Any], layer_types).count("sliding_attention")
+            kinds = enumerate(cast(list[Any], layer_types))
+            return tuple(layer for layer, kind in kinds if kind != "sliding_attention")
         first = self.config.get("max_window_layers", _MAX_WINDOW_LAYERS)
         if not isinstance(first, int):
             raise ValueError(f"max_window_layers must be an integer, got {first!r}")
-        return min(max(num_layers - first, 0), num_layers)
+        return tuple(range(min(max(first, 0), num_layers)))
 
     def _mapping(self, name: str, value: Any) -> Mapping[str, Any]:  # noqa: ANN401 (any JSON value)
         if not isinstance(value, Mapping):

@@ -2,8 +2,7 @@
 
 Reported: garbage once a prompt passes the window, and prompts that are computed anew every time although they are
 cached (NVIDIA/TensorRT-LLM#2983, huggingface/transformers#37574, EricLBuehler/mistral.rs#246, vllm#48435,
-llama.cpp#14157). Models of which only some layers slide are refused by name for now, and pages behind the window are
-kept: a window saves work, not yet memory.
+llama.cpp#14157). Pages behind the window are kept: a window saves work, not yet memory.
 """
 
 from pathlib import Path
@@ -29,10 +28,21 @@ def prompt(length: int, seed: int = 1) -> list[int]:
     return torch.randint(0, 256, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.nn.Module]:
+CONFIGS = {
+    "all layers": transformers.MistralConfig(**MODEL_SIZES, sliding_window=WINDOW),
+    "every other layer": transformers.Qwen2Config(
+        **MODEL_SIZES,
+        use_sliding_window=True,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention"],
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.nn.Module]:
     folder = tmp_path_factory.mktemp("window")
-    return folder, save_tiny_model(folder, transformers.MistralConfig(**MODEL_SIZES, sliding_window=WINDOW))
+    return folder, save_tiny_model(folder, CONFIGS[request.param])
 
 
 @pytest.fixture
@@ -85,13 +95,3 @@ def test_mod_05_three_sessions_share_a_system_prompt(engine: Engine):
         warm, num_cached = greedy(engine, turn, 10 + number)
         assert warm == cold[number]
         assert num_cached >= 2 * WINDOW
-
-
-def test_mod_05_layers_of_both_kinds_are_refused_by_name(tmp_path: Path):
-    kinds = ["full_attention", "sliding_attention"]
-    config = transformers.Qwen2Config(
-        **MODEL_SIZES, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1, layer_types=kinds
-    )
-    save_tiny_model(tmp_path, config)
-    with pytest.raises(ValueError, match="sliding_window in 1 of 2 layers is not supported yet"):
-        describe(EngineConfig(model=str(tmp_path)))

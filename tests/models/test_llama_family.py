@@ -53,6 +53,15 @@ CONFIGS = {
     "mistral-head-dim": transformers.MistralConfig(**SIZES, head_dim=32, sliding_window=None),
     "qwen2": transformers.Qwen2Config(**SIZES),
     "qwen2-tied": transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
+    "qwen2-mixed-window": transformers.Qwen2Config(
+        **SIZES, use_sliding_window=True, sliding_window=20, max_window_layers=1
+    ),
+    "qwen3-mixed-window": transformers.Qwen3Config(
+        **SIZES,
+        use_sliding_window=True,
+        sliding_window=20,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
     "qwen3": transformers.Qwen3Config(**SIZES, head_dim=32),
 }
 

@@ -34,13 +34,13 @@ class HeadNorm(nn.Module):
 class Attention(nn.Module):
     """Projections, rotary embedding, KV write and paged attention of one layer."""
 
-    def __init__(self, context: LayerContext, info: ModelInfo, cos_sin: torch.Tensor) -> None:
+    def __init__(self, context: LayerContext, info: ModelInfo, cos_sin: torch.Tensor, layer: int) -> None:
         super().__init__()
         self.num_heads = info.num_attention_heads
         self.num_kv_heads = info.num_key_value_heads
         self.head_dim = info.head_dim
         self.scale = info.head_dim**-0.5
-        self.window = info.sliding_window
+        self.window = None if layer in info.full_attention_layers else info.sliding_window
         self.cos_sin = cos_sin
         self._scratch = context.scratch
         query_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim

@@ -20,11 +20,11 @@ from pelton.model_config import ModelInfo
 class LlamaLayer(nn.Module):
     """Attention and feed-forward, each behind a norm and added to the residual stream."""
 
-    def __init__(self, context: LayerContext, info: ModelInfo, cos_sin: torch.Tensor) -> None:
+    def __init__(self, context: LayerContext, info: ModelInfo, cos_sin: torch.Tensor, layer: int) -> None:
         super().__init__()
         self._scratch = context.scratch
         self.input_layernorm = RMSNorm(context, info.hidden_size, info.rms_norm_eps)
-        self.self_attn = Attention(context, info, cos_sin)
+        self.self_attn = Attention(context, info, cos_sin, layer)
         self.post_attention_layernorm = RMSNorm(context, info.hidden_size, info.rms_norm_eps)
         self.mlp = GatedMLP(context, info.hidden_size, info.intermediate_size, bias=info.mlp_bias)
 
@@ -43,7 +43,9 @@ class LlamaModel(nn.Module):
         super().__init__()
         cos_sin = rotary_table(info, context.max_model_len, context.device)
         self.embed_tokens = Embedding(context, info.vocab_size, info.hidden_size)
-        self.layers = nn.ModuleList(LlamaLayer(context, info, cos_sin) for _ in range(info.num_hidden_layers))
+        self.layers = nn.ModuleList(
+            LlamaLayer(context, info, cos_sin, layer) for layer in range(info.num_hidden_layers)
+        )
         self.norm = RMSNorm(context, info.hidden_size, info.rms_norm_eps)
 
     def forward(self, batch: Batch, kv: Sequence[LayerKV]) -> torch.Tensor:
